@@ -15,7 +15,7 @@ from gpuplane.model.control import RequestLayouts
 from gpuplane.model.facts import ConfigLoaded, NodeRequestsChanged
 from gpuplane.model.partitions import GpuLayout, LayoutRequest
 from gpuplane.sandbox.apiserver.objects import parse_path
-from gpuplane.sandbox.apiserver.server import ApiServer
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.cli.mig.node import Agent, CardGpu, Driver, an_agent, layouts_file
 from tests.core.partitions.tables import FOUR, SEVEN
 
@@ -114,6 +114,46 @@ async def test_a_pod_is_evicted_with_the_callers_credentials(agent: Agent, confi
     assert done.exit_code == 0, done.output
     assert "evicting n/train" in done.stderr
     assert "POST /api/v1/namespaces/n/pods/train/eviction" in server.requests
+
+
+async def test_a_protected_pod_is_asked_for_again(
+    agent: Agent, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its disruption budget refuses the eviction at first. One that the server refuses for good ends the command."""
+    monkeypatch.setattr("gpuplane.cli.mig.evict.AGAIN", 0.1)
+    agent.hold(train=HALF)
+    async with ApiServer() as server:
+        path = parse_path("/api/v1/namespaces/n/pods/train")
+        server.objects.put(path, {"metadata": {"name": "train", "namespace": "n"}})
+        (tmp_path / "kubeconfig").write_text(server.kubeconfig())
+        words = "apply", "-f", config, "-c", "whole", "--evict", "--kubeconfig", tmp_path / "kubeconfig"
+        server.failures.append(InjectedFailure(request="POST *", code=403, message="no"))
+        assert (await agent.mig(*words)).exit_code == 1
+        assert agent.driver.layouts[0] == {"3g.40gb": 1}
+        server.failures[:] = [InjectedFailure(request="POST *", code=429, message="its budget", times=2)]
+
+        async def end_pod() -> None:
+            await server.until(lambda: not server.objects.has(path))
+            agent.hold()
+
+        ending = asyncio.create_task(end_pod())
+        done = await agent.mig(*words)
+        await ending
+    assert done.exit_code == 0, done.output
+    assert sum("eviction" in each for each in server.requests) == 4
+
+
+async def test_a_hook_that_does_not_end_is_ended(
+    agent: Agent, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After its time, and the command fails."""
+    monkeypatch.setattr("gpuplane.cli.mig.hooks.HOOK_SECONDS", 0.2)
+    hooks = tmp_path / "hooks.yaml"
+    hooks.write_text("version: v1\nhooks: {apply-start: [{command: /bin/sleep, args: ['600']}]}\n")
+    done = await agent.mig("apply", "-f", config, "-c", "mixed", "-k", hooks)
+    assert (done.exit_code, agent.driver.changes) == (1, [])
+    hooks.write_text("version: v1\nhooks: {apply-start: [{command: /no/such/program}]}\n")
+    assert (await agent.mig("apply", "-f", config, "-c", "mixed", "-k", hooks)).exit_code == 1
 
 
 @pytest.mark.parametrize("by", ["label", "manager"])

@@ -185,3 +185,27 @@ def test_a_state_directory_that_another_process_has_stops_it(
     os.close(lock)
     assert (done.exit_code, driver.changes) == (1, [])
     assert str(os.getpid()) in done.stderr
+
+
+def test_what_kubelet_has_written_down_is_held(
+    monkeypatch: pytest.MonkeyPatch, words: list[object], tmp_path: Path
+) -> None:
+    """Another plugin has given it out, kubelet does not answer, and its checkpoint says so: the pod is named."""
+    driver = Driver(CardGpu(0, SEVEN, [(9, 0), (9, 4)], enabled=True))
+    monkeypatch.setattr("gpuplane.cli.mig.site.hardware", driver.hardware)
+    entry = {
+        "PodUID": "u-1", "ContainerName": "main", "ResourceName": "nvidia.com/mig-3g.40gb",
+        "DeviceIDs": {"-1": ["MIG-0-9-4-0"]}, "AllocResp": "",
+    }  # fmt: skip
+    place = tmp_path / "k/device-plugins"
+    place.mkdir(parents=True)
+    (place / "kubelet_internal_checkpoint").write_text(
+        json.dumps({"Data": {"PodDeviceEntries": [entry], "RegisteredDevices": {}}, "Checksum": 0})
+    )
+    file = layouts_file(tmp_path, all="devices: all, mig-enabled: true, mig-devices: {1g.10gb: 4, 3g.40gb: 1}",
+                        whole="devices: all, mig-enabled: true, mig-devices: {7g.80gb: 1}")  # fmt: skip
+    done = mig("apply", "-f", file, "-c", "whole", *words[2:], "--json")
+    assert (done.exit_code, json.loads(done.stdout)["gpus"][0]["holders"]) == (1, ["u-1"])
+    assert mig("apply", "-f", file, "-c", "all", *words[2:]).exit_code == 0
+    assert driver.layouts == {0: {"3g.40gb": 1, "1g.10gb": 4}}
+    assert (9, 4) in driver.gpus[0].card.there

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.sandbox.kubelet import Kubelet
+from gpuplane.sandbox.kubelet import Container, Kubelet, Pod
 from tests.agent.test_process import Place, gpuplane
 from tests.cli.mig.node import layouts_file
 from tests.cli.test_program import GPUPLANE, ended
@@ -19,7 +19,7 @@ KINDS = 6
 """Resources of the machine: whole GPUs, and five profiles."""
 CONFIGS = {
     "halves": "devices: [5], mig-enabled: true, mig-devices: {3g.40gb: 2}",
-    "mixed": "devices: [5], mig-enabled: true, mig-devices: {3g.40gb: 1, 1g.10gb: 4}",
+    "mixed": "devices: [5], mig-enabled: true, mig-devices: {3g.40gb: 1, 1g.10gb: 3}",
     "impossible": "devices: [5], mig-enabled: true, mig-devices: {3g.40gb: 2, 1g.10gb: 1}",
 }
 
@@ -74,3 +74,31 @@ async def test_kubelet_gets_what_a_command_requests(kubelet: Kubelet, config: Pa
     assert {name: found for name, found in after.items() if name != HALF} == {
         name: found for name, found in before.items() if name != HALF
     }
+
+
+async def test_a_gpu_is_repartitioned_around_a_pod(kubelet: Kubelet, config: Path, tmp_path: Path) -> None:
+    """One instance of it is held: the other becomes three, and the pod, and the devices of the other GPUs, stay."""
+    words = "--state-dir", tmp_path / "s"
+    status, said = await gpuplane("mig", "apply", "-f", config, "-c", "halves", *words)
+    assert status == 0, said
+    await kubelet.until_capacity(HALF, 5, 5)
+    fresh = mig_devices(await gpuplane("inspect", "--json", *words), gpu=5)
+    held = set[str]()
+    while not held & fresh:
+        started = await kubelet.run(Pod(f"train-{len(held)}", (Container("main", {HALF: 1}),)))
+        held |= set(started.response().envs["NVIDIA_VISIBLE_DEVICES"].split(","))
+    sevenths = kubelet.capacity(SEVENTH)[0]
+    others = {id for ids in kubelet.device_health().values() for id in ids} - fresh
+    status, said = await gpuplane("mig", "apply", "-f", config, "-c", "mixed", *words)
+    assert status == 0, said
+    await kubelet.until_capacity(HALF, 4, 4)
+    await kubelet.until_capacity(SEVENTH, sevenths + 3, sevenths + 3)
+    there = {id for ids in kubelet.device_health().values() for id in ids}
+    assert held <= there
+    assert others <= there
+
+
+def mig_devices(inspected: tuple[int, str], gpu: int) -> set[str]:
+    """The UUIDs of a GPU's MIG devices."""
+    assert inspected[0] == 0
+    return {each["uuid"] for each in json.loads(inspected[1])["devices"] if each["index"].startswith(f"{gpu}:")}

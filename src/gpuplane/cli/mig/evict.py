@@ -1,55 +1,70 @@
 """Pods that stand in the way of a layout are evicted, with the caller's credentials. The agent never does that."""
 
 import re
+import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuplane.cli.say import say
 
+if TYPE_CHECKING:
+    import httpx2
+
 POD = re.compile(r"([a-z0-9.-]+)/([a-z0-9.-]+)", re.ASCII)
 """A pod by namespace and name. One that is known by its UID alone, or is being admitted, cannot be evicted."""
 GONE, TOO_MANY_REQUESTS = 404, 429
+AGAIN = 5.0
+"""Seconds until a pod is asked again, as kubectl drain does."""
 
 
 class Evictions:
-    """Each pod is asked to go once; one that its disruption budget protects, again the next time."""
+    """Each pod is asked to go once; one that its disruption budget protects, again after a while."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
         self._kubeconfig = kubeconfig
         self._asked = set[str]()
-        self._refused = set[str]()
+        self._refused_at: dict[str, float] = {}
 
     async def evict(self, pods: Iterable[str]) -> None:
         """Evict pods ("namespace/name") by the Eviction API. Raises ClickException."""
-        from gpuplane.apiserver.connection import ApiServerError, connect, send_object
+        from gpuplane.apiserver.connection import ApiServerError, connect
 
-        waiting = [found for pod in pods if pod not in self._asked and (found := POD.fullmatch(pod))]
-        if not waiting:
+        due = [pod for pod in dict.fromkeys(pods) if POD.fullmatch(pod) and self._is_due(pod)]
+        if not due:
             return
         try:
             async with connect(self._kubeconfig) as client:
-                for found in waiting:
-                    namespace, name = found.groups()
-                    if found[0] not in self._refused:
-                        say(f"evicting {found[0]}", err=True)
-                    body = {
-                        "apiVersion": "policy/v1",
-                        "kind": "Eviction",
-                        "metadata": {"name": name, "namespace": namespace},
-                    }
-                    path = f"/api/v1/namespaces/{namespace}/pods/{name}/eviction"
+                for pod in due:
+                    if pod not in self._refused_at:
+                        say(f"evicting {pod}", err=True)
                     try:
-                        await send_object(client, "POST", path, body)
+                        await _evict(client, *pod.split("/"))
                     except ApiServerError as error:
-                        if error.code == TOO_MANY_REQUESTS:
-                            if found[0] not in self._refused:
-                                say(f"{found[0]} cannot be evicted now, and is asked again: {error}", err=True)
-                            self._refused.add(found[0])
-                            continue
-                        if error.code != GONE:
+                        if error.code != TOO_MANY_REQUESTS:
                             raise
-                    self._asked.add(found[0])
+                        if pod not in self._refused_at:
+                            say(f"{pod} cannot be evicted now, and is asked again: {error}", err=True)
+                        self._refused_at[pod] = time.monotonic()
+                    else:
+                        self._asked.add(pod)
         except ApiServerError as error:
             raise click.ClickException(f"no pod can be evicted: {error}") from None
+
+    def _is_due(self, pod: str) -> bool:
+        return pod not in self._asked and time.monotonic() - self._refused_at.get(pod, -AGAIN) >= AGAIN
+
+
+async def _evict(client: "httpx2.AsyncClient", namespace: str, name: str) -> None:
+    """Raises ApiServerError."""
+    from gpuplane.apiserver.connection import ApiServerError, send_object
+
+    metadata = {"name": name, "namespace": namespace}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
+    try:
+        await send_object(client, "POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+    except ApiServerError as error:
+        if error.code != GONE:
+            raise

@@ -19,6 +19,9 @@ COMMANDS = {
     "choose --config": ("choose", "--machine", "dgx-a100", "--config", "PATH", "--size", "1"),
     "cdi validate": ("cdi", "validate", "PATH"),
     "demo": ("demo", "--profile", "PATH"),
+    "mig assert": ("mig", "assert", "-f", "PATH", "--valid-config"),
+    "mig apply --hooks": ("mig", "apply", "-c", "all-disabled", "--machine", "dgx-a100", "--hooks", "PATH"),
+    "mig restore": ("mig", "restore", "-f", "PATH", "--machine", "dgx-a100"),
     "sandbox chaos": ("sandbox", "chaos", "--machine", "PATH"),
 }
 

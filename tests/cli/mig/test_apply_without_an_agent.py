@@ -1,11 +1,13 @@
 """`gpuplane mig apply`, `plan`, `restore` on a node without an agent: the command does the work itself."""
 
+import fcntl
 import json
 import os
 from pathlib import Path
 
 import pytest
 
+from gpuplane.files import directory
 from gpuplane.host.lock import open_lock, take
 from tests.cli.mig.node import CardGpu, Driver, layouts_file, mig
 from tests.core.partitions.tables import FOUR, SEVEN
@@ -209,3 +211,13 @@ def test_what_kubelet_has_written_down_is_held(
     assert mig("apply", "-f", file, "-c", "all", *words[2:]).exit_code == 0
     assert driver.layouts == {0: {"3g.40gb": 1, "1g.10gb": 4}}
     assert (9, 4) in driver.gpus[0].card.there
+
+
+def test_an_agent_with_another_state_directory_stops_it(driver: Driver, words: list[object], tmp_path: Path) -> None:
+    """It serves kubelet, so it has kubelet's lock."""
+    (tmp_path / "k/device-plugins").mkdir(parents=True)
+    with directory(tmp_path / "k/device-plugins") as theirs:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        done = mig("apply", "-c", "halves", *words)
+    assert (done.exit_code, driver.changes) == (1, [])
+    assert "--state-dir" in done.stderr

@@ -25,6 +25,7 @@ from gpuplane.hardware.profiles import Unknown
 from gpuplane.hardware.repartition import keep_partitions
 from gpuplane.host.lock import locked
 from gpuplane.host.state import boot_id, keep_stored, load
+from gpuplane.kubelet.lock import KubeletLock
 from gpuplane.kubelet.podresources import read_allocations
 from gpuplane.model.config import Settings
 from gpuplane.model.control import RequestLayouts
@@ -60,12 +61,11 @@ class AgentSite:
     goes_on = True
 
     def __init__(self, state_dir: Path, first: Snapshot) -> None:
-        self._state_dir, self._first = state_dir, first
+        self._state_dir, self._known = state_dir, [first]
 
     async def look(self) -> Snapshot:
-        if (first := self._first) is not None:
-            self._first = None  # type: ignore[assignment]
-            return first
+        if self._known:
+            return self._known.pop()
         await asyncio.sleep(EVERY)
         return (await asyncio.to_thread(show, self._state_dir)).snapshot
 
@@ -125,6 +125,8 @@ async def _local_site(machine: str, state_dir: Path | None, kubelet_root: Path) 
             raise click.ClickException(told(error)) from None
         except Unknown as error:
             raise click.ClickException(str(error)) from None
+        if machine == NVML:
+            _keep_agents_away(stack, node, kubelet_root)
         node.apply(LedgerLoaded(ledger.but(layout_request=None)))
         node.apply(ConfigLoaded(Settings()))
         await _list_allocations(node, machine, kubelet_root)
@@ -162,6 +164,16 @@ async def _remember(stack: AsyncExitStack, node: Node, state_dir: Path | None) -
     for problem in problems:
         say(problem, err=True)
     return ledger
+
+
+def _keep_agents_away(stack: AsyncExitStack, node: Node, kubelet_root: Path) -> None:
+    """Hold kubelet's lock, so that no agent serves while we change its devices. Raises ClickException."""
+    lock = KubeletLock(node, kubelet_root / "device-plugins")
+    if not lock.try_acquire():
+        raise click.ClickException(
+            "an agent serves this node's kubelet, and does not answer here: name its state directory by --state-dir"
+        )
+    stack.callback(lock.release)
 
 
 async def _watch(node: Node, devices: Hardware) -> None:

@@ -91,6 +91,15 @@ def multisets(profiles: Profiles) -> tuple[tuple[tuple[int, int], ...], ...]:
     return tuple(sorted({tuple(sorted(each.items())) for each in found}))
 
 
+@cache
+def layouts_by_multiset(profiles: Profiles) -> dict[tuple[tuple[int, int], ...], list[frozenset[Placement]]]:
+    """How many of each profile → every layout with these."""
+    found: dict[tuple[tuple[int, int], ...], list[frozenset[Placement]]] = {}
+    for layout in all_layouts(profiles):
+        found.setdefault(tuple(sorted(Counter(id for id, _ in layout).items())), []).append(layout)
+    return found
+
+
 class Card:
     """A card that has instances, and makes and destroys them by the rules. A wrong change fails the test."""
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TypeVar
 
-from gpuplane.model.machine import DeviceList, Fault, Gpu, Machine, MigDevice
+from gpuplane.model.machine import DeviceList, Fault, Gpu, Machine, Mig, MigDevice
 
 DeviceT = TypeVar("DeviceT", Gpu, MigDevice)
 
@@ -84,8 +84,18 @@ def _fill_gaps_of_gpu(gpu: Gpu, before: tuple[Gpu, ...], gpus_not_observed: tupl
     if gpu.mig and old.mig:
         known = {device.uuid: device for device in old.mig.devices}
         devices = (_fill_mig_device(device, known.get(device.uuid), gpu) for device in gpu.mig.devices)
-        gpu = gpu.but(mig=gpu.mig.but(devices=tuple(devices)))
+        gpu = gpu.but(mig=_fill_partitions(gpu.mig.but(devices=tuple(devices)), old.mig))
     return gpu
+
+
+def _fill_partitions(mig: Mig, old: Mig) -> Mig:
+    """A GPU's partitioning with what does not change about the card; its instances where the devices are the same."""
+    profiles, needs_reset = mig.profiles or old.profiles, mig.needs_reset
+    instances, devices = mig.instances, {device.uuid for device in mig.devices}
+    if instances is None and mig.enabled and devices == {device.uuid for device in old.devices}:
+        instances = old.instances
+    needs_reset = old.needs_reset if needs_reset is None else needs_reset
+    return mig.but(profiles=profiles, needs_reset=needs_reset, instances=instances)
 
 
 def _fill_mig_device(device: MigDevice, old: MigDevice | None, gpu: Gpu) -> MigDevice:

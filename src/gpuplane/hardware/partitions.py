@@ -71,10 +71,14 @@ class ChangeRefused(Exception):
 def with_partitions(gpu: Gpu) -> Gpu:
     """A GPU of a machine file with what its driver would tell of its profiles and instances."""
     mig, profiles = gpu.mig, profiles_of(gpu)
-    if mig is None or not profiles:
+    if mig is None:
         return gpu
-    instances = mig.instances if mig.instances is not None else _instances(mig, profiles)
-    needs_reset = mig.needs_reset if mig.needs_reset is not None else _capability(gpu) < HOPPER
+    instances, capability = mig.instances, _capability(gpu)
+    if instances is None:
+        instances = () if not mig.enabled else _instances(mig, profiles) if profiles else None
+    needs_reset = mig.needs_reset
+    if needs_reset is None and capability:
+        needs_reset = capability < HOPPER
     return gpu.but(mig=mig.but(profiles=profiles, instances=instances, needs_reset=needs_reset))
 
 
@@ -159,7 +163,8 @@ def _instances(mig: Mig, profiles: tuple[GpuInstanceProfile, ...]) -> tuple[GpuI
         part = ComputeInstance(id=device.compute_instance, slices=slices)
         found[device.gpu_instance] = instance.but(compute_instances=(*instance.compute_instances, part))
     instances = tuple(found[id] for id in sorted(found))
-    return instances if fits(profiles, [each.placement for each in instances]) else None
+    taken = [slice for each in instances for slice in range(each.start, each.start + each.size)]
+    return instances if len(taken) == len(set(taken)) else None
 
 
 def _capability(gpu: Gpu) -> tuple[int, ...]:

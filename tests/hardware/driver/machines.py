@@ -2,7 +2,8 @@
 
 from hypothesis import strategies as st
 
-from gpuplane.hardware.driver.mig import profile_name
+from gpuplane.hardware.driver.instances import profile_name
+from gpuplane.hardware.partitions import with_partitions
 from gpuplane.model.machine import (
     Driver,
     FabricClique,
@@ -62,8 +63,10 @@ CAPS = "/dev/nvidia-caps/nvidia-cap"
 
 def changed(machine: MachineFile, index: int, **fields: object) -> MachineFile:
     """The machine with something else about one GPU."""
-    gpus = machine.gpus or ()
-    return machine.but(gpus=tuple(gpu.but(**fields) if gpu.index == index else gpu for gpu in gpus))
+    gpus, mig = machine.gpus or (), fields.get("mig")
+    if isinstance(mig, Mig):  # its instances are those of its devices
+        fields["mig"] = mig.but(instances=None)
+    return machine.but(gpus=tuple(with_partitions(gpu.but(**fields)) if gpu.index == index else gpu for gpu in gpus))
 
 
 @st.composite
@@ -84,7 +87,7 @@ def machines(draw: st.DrawFn, least: int = 0) -> MachineFile:
     version = f"{draw(st.integers(470, 600))}.{draw(st.integers(10, 200))}.{draw(st.integers(10, 99)):02d}"
     return MachineFile(
         driver=Driver(version=version, cuda=f"{draw(st.integers(11, 14))}.{draw(st.integers(0, 9))}"),
-        gpus=tuple(gpus),
+        gpus=tuple(map(with_partitions, gpus)),
         shared_nodes=draw(st.sampled_from(((), ("/dev/nvidiactl",), ("/dev/nvidiactl", "/dev/nvidia-uvm")))),
         product=draw(st.sampled_from(("", "DGXH100", "AS -4125GS-TNRT"))),
         vgpu=draw(st.sampled_from((None, *VGPUS))) if gpus else None,

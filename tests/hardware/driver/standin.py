@@ -30,6 +30,7 @@ from gpuplane.model.machine import (
     MigDevice,
     Vgpu,
 )
+from gpuplane.model.partitions import GpuInstanceProfile
 from tests.hardware.driver.standinload import told_as
 from tests.trees import grow
 
@@ -47,6 +48,7 @@ PROFILES = {  # (slices, what its name says beyond its sizes) → NVML_GPU_INSTA
     (1, "+me.all"): 15,
     (2, "+me.all"): 16,
 }
+DOUBLED = 9  # NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV2, of twice the memory
 XID = 0x8  # nvmlEventTypeXidCriticalError
 EVENTS: Mapping[object, int] = {  # nvmlEventType*
     "ecc-single-bit": 0x1,
@@ -301,13 +303,23 @@ def _information(gpu: Gpu) -> str:
 
 
 def _minors(gpus: tuple[Gpu, ...]) -> Iterator[str]:
+    """The kernel lists every instance that a GPU could have; a described device may have other numbers."""
+    found = {}
     for gpu in gpus:
+        for instance in range(15 if gpu.mig is not None and gpu.mig.profiles else 0):
+            first = 3 + 135 * (gpu.minor or 0) + 9 * instance
+            found[f"gpu{gpu.minor}/gi{instance}/access"] = str(first)
+            found |= {f"gpu{gpu.minor}/gi{instance}/ci{part}/access": str(first + 1 + part) for part in range(8)}
         for mig in gpu.mig_devices:
+            instance_path = f"gpu{gpu.minor}/gi{mig.gpu_instance}"
+            paths = f"{instance_path}/access", f"{instance_path}/ci{mig.compute_instance}/access"
             if "node-missing" in _codes(mig):
+                for path in paths:
+                    found.pop(path, None)
                 continue
-            instance = f"gpu{gpu.minor}/gi{mig.gpu_instance}"
-            for path, node in zip(("access", f"ci{mig.compute_instance}/access"), mig.device_nodes, strict=False):
-                yield f"{instance}/{path} {node.removeprefix('/dev/nvidia-caps/nvidia-cap')}\n"
+            for path, node in zip(paths, mig.device_nodes, strict=False):
+                found[path] = node.removeprefix("/dev/nvidia-caps/nvidia-cap")
+    yield from (f"{path} {minor}\n" for path, minor in found.items())
 
 
 def _flat(machine: Machine, root: Path) -> Iterator[tuple[str, str | int]]:
@@ -361,10 +373,37 @@ def _gpu(gpu: Gpu, indices: dict[str, int]) -> Iterator[tuple[str, str | int]]:
         told |= SHOWN.get(code, {})
     yield from told.items()
     yield UNCORRECTED, "" if gpu.uncorrected_errors is None else gpu.uncorrected_errors
+    yield from (("pci.id", int(gpu.pci_id, 16) if gpu.pci_id else 0),)
+    yield "pci.subsystem", int(gpu.pci_subsystem, 16) if gpu.pci_subsystem else 0
     if gpu.mig is not None:
         yield "mig", int(gpu.mig.enabled)
+        yield "mig.pending", "" if gpu.mig.pending is None else int(gpu.mig.pending)
+        yield "field.184.0", "" if gpu.mig.needs_reset is None else int(not gpu.mig.needs_reset)
+        yield from _profiles(gpu.mig.profiles)
         for mig in gpu.mig.devices:
             yield from _mig(mig)
+        constants = {profile.id: _constant(profile) for profile in gpu.mig.profiles}
+        for instance in gpu.mig.instances or ():
+            yield f"gi.{instance.id}", f"{constants[instance.profile]} {instance.start}"
+            for part in instance.compute_instances:
+                yield f"gi.{instance.id}.ci.{part.id}", part.slices
+
+
+def _profiles(profiles: Sequence[GpuInstanceProfile]) -> Iterator[tuple[str, str | int]]:
+    """What a card can be partitioned into, as the library reads it."""
+    yield "profiled", "1" if profiles else ""
+    for each in profiles:
+        starts = sum(1 << start for start in each.starts)
+        value = f"{each.id} {each.slices} {each.size} {each.count} {each.memory_mib} {starts}"
+        yield f"profile.{_constant(each)}", value
+
+
+def _constant(profile: GpuInstanceProfile) -> int:
+    """NVML_GPU_INSTANCE_PROFILE_* of a profile."""
+    parts = re.fullmatch(r"(\d+)g\.\d+gb(.*)", profile.name)
+    assert parts, profile.name
+    doubled = profile.slices == 1 and profile.size == 2
+    return DOUBLED if doubled else PROFILES[profile.slices, parts[2]]
 
 
 def _mig(mig: MigDevice) -> Iterator[tuple[str, str | int]]:
@@ -377,6 +416,7 @@ def _mig(mig: MigDevice) -> Iterator[tuple[str, str | int]]:
     yield f"mig.{mig.mig_index}.ci", mig.compute_instance
     yield f"mig.{mig.mig_index}.attributes", f"{slices} {parts[1] or slices} {mig.memory_mib} {_engines(mig)}"
     yield f"gi.{mig.gpu_instance}", PROFILES[slices, parts[3]]
+    yield f"uuid.{mig.gpu_instance}.{mig.compute_instance}", mig.uuid
 
 
 def _engines(mig: MigDevice) -> str:

@@ -86,6 +86,10 @@ class Looker:
         """UUID of each MIG device of a GPU → NVML's handle of it, as of the last look."""
         return self._partitions.found.get(uuid, {})
 
+    def forget_instances(self, uuid: str) -> None:
+        """Have the instances of a GPU asked for at the next look: they were changed."""
+        self._partitions.forget_instances(uuid)
+
     def probe(self, uuid: str, skipped: Sequence[Skipped]) -> tuple[Gpu, tuple[int, ...]]:
         """One GPU now, thoroughly, and the processes that compute on it. Its distances to the others are not told.
 
@@ -187,6 +191,8 @@ class Looker:
             compute_capability=".".join(map(str, capability)),
             pci=pci,
             pci_class=self._files.pci_class(pci),
+            pci_id=_one_number(place, "pciDeviceId"),
+            pci_subsystem=_one_number(place, "pciSubSystemId"),
             numa=self._files.numa(pci),
             device_nodes=() if minor is None else (f"/dev/nvidia{minor}",),
         )
@@ -205,3 +211,9 @@ class Looker:
         if thorough or pci not in self._dri:
             self._dri[pci] = self._files.dri(pci)
         return subject.gpu.but(dri=self._dri[pci], faults=gather((*subject.faults, *missing)))
+
+
+def _one_number(place: Any, field: str) -> str:
+    """A device and its vendor as NVML tells them: "0x233010DE"; "" where it does not."""
+    number = getattr(place, field, 0)
+    return f"0x{number:08X}" if number else ""

@@ -1,42 +1,27 @@
 """MIG: how a GPU is partitioned, with the names and device nodes of its parts."""
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from gpuplane.hardware.driver.errors import UNKNOWN_PROFILE
 from gpuplane.hardware.driver.files import Files
+from gpuplane.hardware.driver.instances import (
+    PROFILES,
+    SUFFIXES,
+    Unanswered,
+    look_at_instances,
+    look_at_profiles,
+    needs_reset,
+    profile_name,
+)
 from gpuplane.hardware.driver.nvml import Subject
 from gpuplane.model.machine import Fault, Mig, MigAttributes, MigDevice
+from gpuplane.model.partitions import GpuInstance
 
 MIB = 1 << 20
-PROFILES = 18  # NVML_GPU_INSTANCE_PROFILE_COUNT
-SUFFIXES = {  # NVML_GPU_INSTANCE_PROFILE_* → what a profile's name says beyond its sizes
-    7: "+me",  # 1_SLICE_REV1
-    8: "+me",  # 2_SLICE_REV1
-    10: "+gfx",
-    11: "+gfx",
-    12: "+gfx",
-    13: "-me",
-    14: "-me",
-    15: "+me.all",
-    16: "+me.all",
-    17: "+gfx",
-}
-
+LOOKS = 60
+"""Looks, after which the instances of a GPU are asked for again, although its MIG devices are the same."""
 Key = tuple[object, ...]  # what a description depends on: the GPU's memory and minor number, slots with their UUIDs
-
-
-def profile_name(gpu_slices: int, compute_slices: int, memory_mib: int, total: int, suffix: str = "") -> str:
-    """NVIDIA's name of a profile: "1g.10gb+me"; `total` is the GPU's memory in bytes.
-
-    The gigabytes are no size of the partition: they are its share in eighths of the GPU's memory, rounded up, of the
-    GPU's whole gigabytes. go-nvlib names resources so (pkg/nvlib/device/mig_profile.go), and names have to agree.
-    """
-    eighths = math.ceil(memory_mib * MIB * 8 / total)
-    gigabytes = math.floor(eighths / 8 * math.ceil(total / (1 << 30)) + 0.5)
-    compute = f"{compute_slices}c." if compute_slices != gpu_slices else ""
-    return f"{compute}{gpu_slices}g.{gigabytes}gb{suffix}"
 
 
 class Partitions:
@@ -47,6 +32,9 @@ class Partitions:
     def __init__(self, files: Files) -> None:
         self._files = files
         self._known: dict[str, tuple[Key, tuple[MigDevice, ...]]] = {}
+        self._cards: dict[tuple[str, bool], Mig] = {}  # UUID and mode → what of the card does not change
+        self._there: dict[str, tuple[GpuInstance, ...] | None] = {}
+        self._ages: dict[str, int] = {}  # UUID → looks since its instances were asked for
         self.found: dict[str, Mapping[str, Any]] = {}
         """UUID of a GPU → the handle of each MIG device by its UUID, as of the last look."""
 
@@ -59,8 +47,11 @@ class Partitions:
         mode = subject.ask(None, "nvmlDeviceGetMigMode", subject.handle)
         if mode is None:
             return None
-        if mode[0] != 1:
-            return Mig()
+        enabled, pending = mode[0] == 1, mode[1] == 1
+        card = self._card(subject, total, enabled)
+        mig = card.but(enabled=enabled, pending=pending if pending != enabled else None)
+        if not enabled:
+            return mig.but(instances=())
         found = subject.whole(None, self._find)
         if found is None:
             return None
@@ -69,9 +60,47 @@ class Partitions:
         known, devices = self._known.get(subject.gpu.uuid, ((), ()))
         same = key == known or (not total and key[1:] == known[1:])
         if not same or (thorough and total) or any(device.faults for device in devices):
-            devices = self._describe(subject, total, found)
+            before, devices = devices, self._describe(subject, total, found)
+            same = same and devices == before
             self._known[subject.gpu.uuid] = key, devices
-        return Mig(enabled=True, devices=devices)
+        return mig.but(devices=devices, instances=self._instances(subject, card, is_same=same))
+
+    def forget_instances(self, uuid: str) -> None:
+        """Have the instances of a GPU asked for at the next look: they were changed."""
+        self._ages.pop(uuid, None)
+
+    def _card(self, subject: Subject, total: int, enabled: bool) -> Mig:
+        """What a GPU can be partitioned into, and whether its mode needs a reset: as long as its mode is the same."""
+        uuid = subject.gpu.uuid
+        known = self._cards.get((uuid, enabled))
+        if known is not None:
+            return known
+        try:
+            profiles = look_at_profiles(subject, total) if total else ()
+        except Unanswered:
+            return self._cards.get((uuid, not enabled), Mig(needs_reset=needs_reset(subject)))
+        found = Mig(needs_reset=needs_reset(subject), profiles=profiles)
+        if total:
+            self._cards[uuid, enabled] = found
+        return found
+
+    def _instances(self, subject: Subject, card: Mig, *, is_same: bool) -> tuple[GpuInstance, ...] | None:
+        """The instances of a GPU in MIG mode, as they were where the devices are the same, for a while."""
+        uuid = subject.gpu.uuid
+        age = self._ages.get(uuid, LOOKS) + 1
+        if not card.profiles:
+            self._ages.pop(uuid, None)
+            return None
+        if age >= LOOKS or not is_same:
+            try:
+                self._there[uuid] = look_at_instances(subject, card.profiles)
+                self._ages[uuid] = 0
+            except Unanswered:
+                self._ages.pop(uuid, None)
+                self._there[uuid] = self._there.get(uuid) if is_same else None
+        else:
+            self._ages[uuid] = age
+        return self._there[uuid]
 
     def handles(self, subject: Subject) -> list[Any]:
         """NVML's handles of a GPU's MIG devices."""

@@ -24,9 +24,10 @@
 #include <unistd.h>
 
 enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7,
-       DRIVER_NOT_LOADED = 9, TIMEOUT = 10, LIB_RM_VERSION_MISMATCH = 18 };
+       DRIVER_NOT_LOADED = 9, TIMEOUT = 10, RESET_REQUIRED = 16, LIB_RM_VERSION_MISMATCH = 18, IN_USE = 19,
+       INSUFFICIENT_RESOURCES = 23 };
 enum { NOBODY = -1, MOST = 64 };
-enum { DEVICE = 0x1000, MIG = 0x100000, INSTANCE = 0x200000, SET = 0x300000, BINDINGS = 0x400000 };
+enum { DEVICE = 0x1000, MIG = 0x100000, INSTANCE = 0x200000, SET = 0x300000, BINDINGS = 0x400000, COMPUTE = 0x1000000 };
 enum { UNSIGNED_LONG_LONG = 3 };
 
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char address[32]; } Pci;
@@ -41,6 +42,10 @@ typedef struct { unsigned version, size; GpmSample *older, *newer; GpmMetric met
 typedef struct { unsigned sms, copy, decoders, encoders, jpegs, ofas, gpu_slices, compute_slices;
                  unsigned long long memory; } Attributes;
 typedef struct { uintptr_t device; unsigned id, profile, start, size; } InstanceInfo;
+typedef struct { uintptr_t device, instance; unsigned id, profile, start, size; } ComputeInfo;
+typedef struct { unsigned version, id, slices, instances, sms, copies, decoders, encoders, jpegs, ofas; char name[96]; }
+    ComputeProfile;
+typedef struct { unsigned start, size; } Placement;
 typedef struct { unsigned id, p2p, slices, instances, sms, copies, decoders, encoders, jpegs, ofas;
                  unsigned long long memory; } Profile;
 typedef struct { uintptr_t device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } Event;
@@ -123,6 +128,54 @@ static const char *get(const char *format, ...)
     va_end(arguments);
     char **line = bsearch(key, lines, count, sizeof *lines, compare);
     return line ? *line + strlen(*line) + 1 : NULL;
+}
+
+/* Change what the file says: a value for a key, or NULL for none. `save` has the file say it. */
+static char *changed[64][2];
+static unsigned changes;
+
+static void set(const char *value, const char *format, ...)
+{
+    char key[256];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(key, sizeof key, format, arguments);
+    va_end(arguments);
+    changed[changes][0] = strdup(key);
+    changed[changes++][1] = value ? strdup(value) : NULL;
+}
+
+static int by_key(const void *one, const void *other) { return strcmp(*(char *const *)one, *(char *const *)other); }
+
+static int save(void)
+{
+    char path[4200], fresh[4300];
+    char **all = malloc((count + changes) * sizeof *all);
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        int is_changed = 0;
+        for (unsigned each = 0; each < changes; each++)
+            is_changed |= !strcmp(lines[i], changed[each][0]);
+        if (!is_changed)
+            all[kept++] = lines[i];
+    }
+    for (unsigned each = 0; each < changes; each++)
+        if (changed[each][1]) {
+            char *line = malloc(strlen(changed[each][0]) + strlen(changed[each][1]) + 2);
+            sprintf(line, "%s%c%s", changed[each][0], 0, changed[each][1]);
+            strcpy(line + strlen(line) + 1, changed[each][1]);
+            all[kept++] = line;
+        }
+    qsort(all, kept, sizeof *all, by_key);
+    snprintf(path, sizeof path, "%s/machine", folder);
+    snprintf(fresh, sizeof fresh, "%s.%d", path, getpid());
+    FILE *file = fopen(fresh, "w");
+    for (size_t i = 0; i < kept; i++)
+        fprintf(file, "%s=%s\n", all[i], all[i] + strlen(all[i]) + 1);
+    fclose(file);
+    changes = 0;
+    free(all);
+    return rename(fresh, path) ? INVALID_ARGUMENT : SUCCESS;
 }
 
 static int copy(const char *value, char *to, unsigned size)
@@ -350,7 +403,10 @@ static int place(const char *address, Pci *pci)
 int nvmlDeviceGetPciInfo_v3(uintptr_t device, Pci *pci)
 {
     ENTER(gpu(device));
-    return place(get("gpu.%d.pci", gpu(device)), pci);
+    int failed = place(get("gpu.%d.pci", gpu(device)), pci);
+    number(get("gpu.%d.pci.id", gpu(device)), &pci->id);
+    number(get("gpu.%d.pci.subsystem", gpu(device)), &pci->subsystem);
+    return failed;
 }
 
 /* --- how they are joined ----------------------------------------------------------------------------------------- */
@@ -389,8 +445,10 @@ int nvmlDeviceGetTopologyCommonAncestor(uintptr_t one, uintptr_t other, unsigned
 int nvmlDeviceGetMigMode(uintptr_t device, unsigned *current, unsigned *pending)
 {
     ENTER(gpu(device));
-    *pending = 0;
-    return number(get("gpu.%d.mig", gpu(device)), current);
+    int failed = number(get("gpu.%d.mig", gpu(device)), current);
+    *pending = *current;
+    number(get("gpu.%d.mig.pending", gpu(device)), pending);
+    return failed;
 }
 
 int nvmlDeviceGetMaxMigDeviceCount(uintptr_t device, unsigned *most)
@@ -438,21 +496,299 @@ int nvmlDeviceGetGpuInstanceById(uintptr_t device, unsigned id, uintptr_t *insta
     return get("gpu.%d.gi.%u", gpu(device), id) ? SUCCESS : NOT_FOUND;
 }
 
-/* A profile's id is not the constant that asks for it: 40 minus that, here. */
+/* What a card can be partitioned into: "gpu.0.profile.9" is "id slices size most memory starts", the starts as bits. */
+typedef struct { unsigned constant, id, slices, size, most, starts; unsigned long long memory; } Kind;
+
+static int kind_of(int whose, unsigned constant, Kind *kind)
+{
+    const char *value = get("gpu.%d.profile.%u", whose, constant);
+    kind->constant = constant;
+    return value && sscanf(value, "%u %u %u %u %llu %u", &kind->id, &kind->slices, &kind->size, &kind->most,
+                           &kind->memory, &kind->starts) == 6;
+}
+
+static int kind_of_id(int whose, unsigned id, Kind *kind)
+{
+    for (unsigned constant = 0; constant < 18; constant++)
+        if (kind_of(whose, constant, kind) && kind->id == id)
+            return 1;
+    return 0;
+}
+
+/* A profile's id is not the constant that asks for it: where the file does not tell it, it is 40 minus that. */
 int nvmlGpuInstanceGetInfo(uintptr_t instance, InstanceInfo *info)
 {
     ENTER(gpu(instance));
-    unsigned profile;
-    int failed = number(get("gpu.%d.gi.%d", gpu(instance), slot(instance)), &profile);
+    Kind kind;
+    const char *value = get("gpu.%d.gi.%d", gpu(instance), slot(instance)); /* "constant start" */
+    unsigned profile, start = 0;
+    if (!value)
+        return NOT_FOUND;
+    sscanf(value, "%u %u", &profile, &start);
     *info = (InstanceInfo){.device = DEVICE + gpu(instance), .id = slot(instance), .profile = 40 - profile};
-    return failed;
+    if (kind_of(gpu(instance), profile, &kind)) {
+        info->profile = kind.id;
+        info->start = start;
+        info->size = kind.size;
+    }
+    return SUCCESS;
 }
 
 int nvmlDeviceGetGpuInstanceProfileInfo(uintptr_t device, unsigned profile, Profile *info)
 {
+    Kind kind;
     ENTER(gpu(device));
-    info->id = 40 - profile;
-    return profile < 18 ? SUCCESS : INVALID_ARGUMENT;
+    if (!get("gpu.%d.profiled", gpu(device))) { /* nothing is told of this card's profiles but their ids */
+        info->id = 40 - profile;
+        return profile < 18 ? SUCCESS : INVALID_ARGUMENT;
+    }
+    if (!kind_of(gpu(device), profile, &kind))
+        return profile < 18 ? NOT_SUPPORTED : INVALID_ARGUMENT;
+    *info = (Profile){.id = kind.id, .slices = kind.slices, .instances = kind.most, .memory = kind.memory};
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(uintptr_t device, unsigned id, Placement *placements, unsigned *size)
+{
+    Kind kind;
+    ENTER(gpu(device));
+    if (!kind_of_id(gpu(device), id, &kind))
+        return INVALID_ARGUMENT;
+    *size = 0;
+    for (unsigned start = 0; start < 8; start++)
+        if (kind.starts >> start & 1) {
+            if (placements)
+                placements[*size] = (Placement){start, kind.size};
+            ++*size;
+        }
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstances(uintptr_t device, unsigned id, uintptr_t *instances, unsigned *size)
+{
+    Kind kind;
+    ENTER(gpu(device));
+    if (!kind_of_id(gpu(device), id, &kind))
+        return INVALID_ARGUMENT;
+    *size = 0;
+    for (unsigned instance = 0; instance < 15; instance++) {
+        const char *value = get("gpu.%d.gi.%u", gpu(device), instance);
+        if (value && strtoul(value, NULL, 10) == kind.constant)
+            instances[(*size)++] = INSTANCE + (gpu(device) << 8) + instance;
+    }
+    return SUCCESS;
+}
+
+/* The profile of a compute instance is asked for by a constant, too, and its id is another number: 90 minus that. */
+static const unsigned SIZES[] = {1, 2, 3, 4, 7};
+
+static unsigned slices_of(uintptr_t instance)
+{
+    Kind kind;
+    const char *value = get("gpu.%d.gi.%d", gpu(instance), slot(instance));
+    return value && kind_of(gpu(instance), strtoul(value, NULL, 10), &kind) ? kind.slices : 0;
+}
+
+int nvmlGpuInstanceGetComputeInstanceProfileInfoV(uintptr_t instance, unsigned profile, unsigned engine,
+                                                  ComputeProfile *info)
+{
+    ENTER(gpu(instance));
+    unsigned whole = slices_of(instance);
+    if (engine || profile > 4 || SIZES[profile] > whole)
+        return profile > 8 ? INVALID_ARGUMENT : NOT_SUPPORTED;
+    *info = (ComputeProfile){.version = info->version, .id = 90 - profile, .slices = SIZES[profile],
+                             .instances = whole / SIZES[profile]};
+    return SUCCESS;
+}
+
+int nvmlGpuInstanceGetComputeInstances(uintptr_t instance, unsigned id, uintptr_t *parts, unsigned *size)
+{
+    ENTER(gpu(instance));
+    if (id > 90 || id < 86)
+        return INVALID_ARGUMENT;
+    *size = 0;
+    for (unsigned part = 0; part < 8; part++) {
+        const char *value = get("gpu.%d.gi.%d.ci.%u", gpu(instance), slot(instance), part);
+        if (value && strtoul(value, NULL, 10) == SIZES[90 - id])
+            parts[(*size)++] = COMPUTE + (gpu(instance) << 16) + (slot(instance) << 8) + part;
+    }
+    return SUCCESS;
+}
+
+int nvmlComputeInstanceGetInfo_v2(uintptr_t part, ComputeInfo *info)
+{
+    int whose = (part - COMPUTE) >> 16, instance = part >> 8 & 0xff;
+    ENTER(whose);
+    *info = (ComputeInfo){.device = DEVICE + whose, .instance = INSTANCE + (whose << 8) + instance, .id = part & 0xff};
+    return get("gpu.%d.gi.%d.ci.%u", whose, instance, info->id) ? SUCCESS : NOT_FOUND;
+}
+
+int nvmlGpuInstanceGetComputeInstanceById(uintptr_t instance, unsigned id, uintptr_t *part)
+{
+    ENTER(gpu(instance));
+    *part = COMPUTE + (gpu(instance) << 16) + (slot(instance) << 8) + id;
+    return get("gpu.%d.gi.%d.ci.%u", gpu(instance), slot(instance), id) ? SUCCESS : NOT_FOUND;
+}
+
+/* Whether a process computes on a GPU, on one of its instances, or on a part of one; -1 for any. */
+static int used(int whose, int instance, int part)
+{
+    const char *value;
+    for (unsigned i = 0; (value = get("gpu.%d.process.%u", whose, i)); i++) { /* "pid instance part memory" */
+        unsigned pid, on, in;
+        sscanf(value, "%u %u %u", &pid, &on, &in);
+        if ((instance < 0 || on == (unsigned)instance) && (part < 0 || in == (unsigned)part || in == ~0u))
+            return 1;
+    }
+    return 0;
+}
+
+static int any_instance(int whose)
+{
+    for (unsigned instance = 0; instance < 15; instance++)
+        if (get("gpu.%d.gi.%u", whose, instance))
+            return 1;
+    return 0;
+}
+
+int nvmlDeviceSetMigMode(uintptr_t device, unsigned mode, unsigned *activation)
+{
+    int whose = gpu(device);
+    ENTER(whose);
+    const char *current = get("gpu.%d.mig", whose), *resetless = get("gpu.%d.field.184.0", whose);
+    *activation = SUCCESS;
+    if (!current)
+        return NOT_SUPPORTED;
+    if ((unsigned)atoi(current) == mode) {
+        set(NULL, "gpu.%d.mig.pending", whose);
+        return save();
+    }
+    if (any_instance(whose) || used(whose, -1, -1))
+        return IN_USE;
+    if (!resetless || *resetless != '1') {
+        set(mode ? "1" : "0", "gpu.%d.mig.pending", whose);
+        *activation = RESET_REQUIRED;
+    } else
+        set(mode ? "1" : "0", "gpu.%d.mig", whose);
+    return save();
+}
+
+int nvmlDeviceCreateGpuInstanceWithPlacement(uintptr_t device, unsigned id, const Placement *wanted, uintptr_t *instance)
+{
+    int whose = gpu(device);
+    unsigned taken = 0, of_kind = 0, slices = 0, media = 0, whole = 0;
+    Kind kind, other;
+    char value[32];
+    ENTER(whose);
+    const char *mode = get("gpu.%d.mig", whose);
+    if (!mode || *mode != '1')
+        return NOT_SUPPORTED;
+    if (!kind_of_id(whose, id, &kind) || wanted->size != kind.size || wanted->start > 7 || !(kind.starts >> wanted->start & 1))
+        return INVALID_ARGUMENT;
+    for (unsigned constant = 0; constant < 18; constant++)
+        if (kind_of(whose, constant, &other))
+            for (unsigned start = 0; start < 8; start++)
+                if (other.starts >> start & 1 && start + other.size > whole)
+                    whole = start + other.size;
+    unsigned most = 0;
+    for (unsigned constant = 0; constant < 18; constant++)
+        if (kind_of(whose, constant, &other) && other.slices > most)
+            most = other.slices;
+    for (unsigned each = 0; each < 15; each++) {
+        const char *there = get("gpu.%d.gi.%u", whose, each);
+        unsigned constant, start = 0;
+        if (!there || sscanf(there, "%u %u", &constant, &start) != 2 || !kind_of(whose, constant, &other))
+            continue;
+        taken |= ((1u << other.size) - 1) << start;
+        of_kind += constant == kind.constant;
+        slices += other.slices;
+        media += constant == 7 || constant == 8;
+    }
+    if (taken & (((1u << kind.size) - 1) << wanted->start) || of_kind >= kind.most || slices + kind.slices > most ||
+        (media && (kind.constant == 7 || kind.constant == 8)))
+        return INSUFFICIENT_RESOURCES;
+    unsigned number_there = whole / kind.size - 1 + wanted->start / kind.size; /* its place in the tree */
+    snprintf(value, sizeof value, "%u %u", kind.constant, wanted->start);
+    set(value, "gpu.%d.gi.%u", whose, number_there);
+    *instance = INSTANCE + (whose << 8) + number_there;
+    return save();
+}
+
+int nvmlGpuInstanceDestroy(uintptr_t instance)
+{
+    ENTER(gpu(instance));
+    for (unsigned part = 0; part < 8; part++)
+        if (get("gpu.%d.gi.%d.ci.%u", gpu(instance), slot(instance), part))
+            return IN_USE;
+    if (used(gpu(instance), slot(instance), -1))
+        return IN_USE;
+    if (!get("gpu.%d.gi.%d", gpu(instance), slot(instance)))
+        return NOT_FOUND;
+    set(NULL, "gpu.%d.gi.%d", gpu(instance), slot(instance));
+    return save();
+}
+
+int nvmlGpuInstanceCreateComputeInstance(uintptr_t instance, unsigned id, uintptr_t *part)
+{
+    int whose = gpu(instance), there = slot(instance);
+    unsigned slices = 0, of_kind = 0, free_id = 8, device_slot = 0;
+    char value[128], uuid[80];
+    Kind kind;
+    ENTER(whose);
+    const char *told = get("gpu.%d.gi.%d", whose, there);
+    if (!told || !kind_of(whose, strtoul(told, NULL, 10), &kind))
+        return NOT_FOUND;
+    if (id > 90 || id < 86 || SIZES[90 - id] > kind.slices)
+        return INVALID_ARGUMENT;
+    for (unsigned each = 8; each-- > 0;) {
+        const char *other = get("gpu.%d.gi.%d.ci.%u", whose, there, each);
+        free_id = other ? free_id : each;
+        slices += other ? atoi(other) : 0;
+        of_kind += other && (unsigned)atoi(other) == SIZES[90 - id];
+    }
+    if (free_id == 8 || slices + SIZES[90 - id] > kind.slices || of_kind >= kind.slices / SIZES[90 - id])
+        return INSUFFICIENT_RESOURCES;
+    while (get("gpu.%d.mig.%u.uuid", whose, device_slot))
+        device_slot++;
+    const char *before = get("gpu.%d.uuid.%d.%u", whose, there, free_id); /* the same place has the same UUID again */
+    snprintf(uuid, sizeof uuid, "%s", before ? before : "");
+    if (!before)
+        snprintf(uuid, sizeof uuid, "MIG-%08x-%04x-4000-8000-%012x", whose, there, free_id);
+    snprintf(value, sizeof value, "%u", SIZES[90 - id]);
+    set(value, "gpu.%d.gi.%d.ci.%u", whose, there, free_id);
+    set(uuid, "gpu.%d.mig.%u.uuid", whose, device_slot);
+    set(uuid, "gpu.%d.uuid.%d.%u", whose, there, free_id);
+    snprintf(value, sizeof value, "%d", there);
+    set(value, "gpu.%d.mig.%u.gi", whose, device_slot);
+    snprintf(value, sizeof value, "%u", free_id);
+    set(value, "gpu.%d.mig.%u.ci", whose, device_slot);
+    snprintf(value, sizeof value, "%llu", kind.memory << 20);
+    set(value, "gpu.%d.mig.%u.memory", whose, device_slot);
+    snprintf(value, sizeof value, "%u %u %llu %u %u 0 0 0 0", kind.slices, SIZES[90 - id], kind.memory,
+             16 * SIZES[90 - id], kind.slices);
+    set(value, "gpu.%d.mig.%u.attributes", whose, device_slot);
+    *part = COMPUTE + (whose << 16) + (there << 8) + free_id;
+    return save();
+}
+
+int nvmlComputeInstanceDestroy(uintptr_t part)
+{
+    int whose = (part - COMPUTE) >> 16, there = part >> 8 & 0xff, id = part & 0xff;
+    ENTER(whose);
+    if (!get("gpu.%d.gi.%d.ci.%d", whose, there, id))
+        return NOT_FOUND;
+    if (used(whose, there, id))
+        return IN_USE;
+    set(NULL, "gpu.%d.gi.%d.ci.%d", whose, there, id);
+    for (unsigned each = 0; each < MOST; each++) {
+        const char *instance = get("gpu.%d.mig.%u.gi", whose, each), *own = get("gpu.%d.mig.%u.ci", whose, each);
+        if (instance && own && atoi(instance) == there && atoi(own) == id) {
+            static const char *const KEYS[] = {"uuid", "gi", "ci", "memory", "attributes"};
+            for (unsigned key = 0; key < 5; key++)
+                set(NULL, "gpu.%d.mig.%u.%s", whose, each, KEYS[key]);
+        }
+    }
+    return save();
 }
 
 /* --- how they do ------------------------------------------------------------------------------------------------- */

@@ -18,17 +18,19 @@ it did is told as a fact:
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import aclosing, suppress
 from pathlib import Path
+from typing import Any
 
 from gpuplane.core.observation import replace_gpu_of_same_uuid
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child, Waiting
 from gpuplane.hardware.driver.channel import DriverStatusChanged, Options, Skip, Skipped, Told
 from gpuplane.hardware.driver.errors import breakdown, crash, halted, hang, silence
+from gpuplane.hardware.driver.openers import openers
 from gpuplane.hardware.scheduling import Work
-from gpuplane.hardware.smi import Smi
+from gpuplane.hardware.smi import Smi, reset_arguments, time_slice_arguments
 from gpuplane.model.facts import (
     Action,
     ChangePartition,
@@ -43,6 +45,7 @@ from gpuplane.model.facts import (
     TimeSliceFinished,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
+from gpuplane.model.partitions import ChangeProblem, GpuUser, ResetGpu
 from gpuplane.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
 from gpuplane.model.telemetry import Sample
 from gpuplane.model.text import Text
@@ -114,6 +117,9 @@ class Nvidia:
         self._look = Machine()
         self._sample: Sample | None = None  # the newest, until it is taken
         self._sampled = asyncio.Event()
+        self._changing: ChangePartition | None = None  # of partitions, that is under way
+        self._reset: Text = ""  # why no process may use the driver: a GPU is being reset
+        self._reset_done: ChangePartition | None = None  # a reset that was made, until a look shows it
         self._failures = self._silences = 0
         self._starved = False  # whether that was said
         self._resting = 0.0  # until when
@@ -150,19 +156,19 @@ class Nvidia:
             if self._looking is not None and not self._looking.ended:
                 self._looking.order(action)
         elif isinstance(action, ProbeGpu | SetTimeSlice):
-            errand = self._probe(action) if isinstance(action, ProbeGpu) else self._set(action)
-            task = asyncio.create_task(errand)
-            self._errands.add(task)
-            task.add_done_callback(self._errands.discard)
+            self._run(self._probe(action) if isinstance(action, ProbeGpu) else self._set(action))
         elif isinstance(action, ChangePartition):
-            why = "this version changes no partitions of a real GPU"
-            told = PartitionChangeFinished(action.gpu, action.change, action.requested_at, "not-supported", why)
-            self._tell(told)
+            self._change(action)
         elif not self._wanted:
             self._wanted, self._resting, self._charges = True, 0.0, ()
             self._changed.set()
         elif self._looking is not None and not self._looking.ended:
             self._looking.order(action)
+
+    def _run(self, errand: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(errand)
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
 
     async def release(self) -> None:
         """End the driver's processes. Returns when no device node is open, or when it is known that one stays."""
@@ -197,6 +203,7 @@ class Nvidia:
             finally:
                 await self._end(child)
                 self._say_starved(child, False)
+                self._break_off_change(NOT_LOOKED if child.dismissed else _fault(child))
             if not child.dismissed and not (child.status() == 0 and heard):
                 self._judge(child)
                 self._back_off(began)
@@ -210,7 +217,7 @@ class Nvidia:
             now = time.monotonic()
             if (held_back := self._held_back()) is not None:
                 was_released = held_back.released
-                if self._wanted:
+                if self._wanted and not self._reset:
                     self._fail(Fault(code="driver-hang", message=held_back.text))
                 self._tell(StatusChanged(DRIVER, held_back))
             elif now >= self._resting:
@@ -233,6 +240,8 @@ class Nvidia:
             return DriverStatus("failing", reason, "driver-hang")
         if not self._wanted:
             return DriverStatus("waiting", "released", released=True)
+        if self._reset:
+            return DriverStatus("waiting", self._reset)
         stuck = [child for child in left if child.stuck]
         if len(stuck) > STUCK:
             reason = (
@@ -306,6 +315,66 @@ class Nvidia:
                     child.order(Skip(force))
         return heard
 
+    def _change(self, action: ChangePartition) -> None:
+        """Have the process that looks make a change, or reset a GPU. Exactly one answer comes of it."""
+        self._changing = action
+        if isinstance(action.change, ResetGpu):
+            self._run(self._reset_gpu(action))
+        elif self._looking is not None and not self._looking.ended and not self._looking.dismissed:
+            self._looking.order(action)
+        else:
+            self._break_off_change(Fault(code="driver-start", message="the driver's process does not run now"))
+
+    def _break_off_change(self, fault: Fault) -> None:
+        """The change that is under way broke off. Whether it was made, a look will show."""
+        if (action := self._changing) is not None and not isinstance(action.change, ResetGpu):
+            self._finish_change(action, "failed", fault.message, unsure=True)
+
+    def _finish_change(
+        self,
+        action: ChangePartition,
+        problem: ChangeProblem = "",
+        failure: Text = "",
+        users: tuple[GpuUser, ...] = (),
+        *,
+        unsure: bool = False,
+    ) -> None:
+        self._changing = None
+        told = PartitionChangeFinished(gpu=action.gpu, change=action.change, requested_at=action.requested_at)
+        self._tell(told.but(problem=problem, failure=failure, users=users, outcome_unknown=unsure))
+
+    async def _reset_gpu(self, action: ChangePartition) -> None:
+        """End our own use of the driver, have nvidia-smi reset the GPU, and look again. Other GPUs are not watched
+        meanwhile, for as long as nvidia-smi may take; their last look stays in force."""
+        async with self._smi_runs:
+            gpu, fault = self._seen(action.gpu), self._unasked(action.gpu)
+            if gpu is None or fault is not None:
+                message = fault.message if fault is not None else "the driver lists no such GPU"
+                return self._finish_change(action, "gone", message)
+            if users := await self._openers(gpu):
+                return self._finish_change(action, "in-use", "the GPU is in use", users)
+            self._reset = f"the agent does not use the driver while GPU {gpu.index} is reset"
+            try:
+                self._changed.set()
+                if (looking := self._looking) is not None:
+                    looking.dismissed = True
+                    looking.kill()
+                    await looking.gone(KILLING)
+                problem, unsure = await self._run_smi(gpu.index, reset_arguments(gpu.uuid))
+                users = await self._openers(gpu) if problem else ()
+            finally:
+                self._reset, self._resting = "", 0.0
+                self._changed.set()
+        if problem:
+            self._finish_change(action, "in-use" if users else "failed", problem, users, unsure=unsure)
+        else:
+            self._reset_done = action  # it is told after a look
+
+    async def _openers(self, gpu: Gpu) -> tuple[GpuUser, ...]:
+        """Who else than we has a GPU open."""
+        ours = [child.pid for child in self._left()]
+        return await asyncio.to_thread(openers, self._options.root, gpu.minor, (), ours)
+
     def _pass_on(self, fact: Told) -> None:
         if isinstance(fact, Sample):
             if self._wanted:
@@ -317,7 +386,12 @@ class Nvidia:
             if self._stale(fact.machine.gpus):
                 return
             self._look = fact.machine
+        if isinstance(fact, PartitionChangeFinished):
+            self._changing = None
         self._tell(StatusChanged(DRIVER, fact.status) if isinstance(fact, DriverStatusChanged) else fact)
+        if isinstance(fact, MachineObserved) and (done := self._reset_done) is not None:
+            self._reset_done = None
+            self._finish_change(done)
 
     def _stale(self, gpus: Iterable[Gpu]) -> bool:
         """Whether a look still shows a charge that holds no more. The next one is another, and will be told."""
@@ -378,17 +452,19 @@ class Nvidia:
         """Have nvidia-smi set how long the time slices of a GPU are, and tell what came of it."""
         async with self._smi_runs:
             fault = self._unasked(action.gpu)
-            problem, unsure = (fault.message, False) if fault else await self._run_smi(action)
+            gpu, arguments = self._seen(action.gpu), time_slice_arguments(action.gpu, action.length)
+            index = None if gpu is None else gpu.index
+            problem, unsure = (fault.message, False) if fault else await self._run_smi(index, arguments)
         told = TimeSliceFinished(gpu=action.gpu, length=action.length, requested_at=action.requested_at)
         self._tell(told.but(problem=problem, outcome_unknown=unsure))
 
-    async def _run_smi(self, action: SetTimeSlice) -> tuple[Text, bool]:
+    async def _run_smi(self, index: int | None, arguments: Sequence[str]) -> tuple[Text, bool]:
         """Why it did not do what it should, "" if it did; and whether it may have done it all the same."""
-        before, gpu = [each for each in self._left() if isinstance(each, Smi)], self._seen(action.gpu)
+        before = [each for each in self._left() if isinstance(each, Smi)]
         if before:
             return f"nvidia-smi, process {_pids(before)}, is stuck in the kernel", False
         try:
-            smi = Smi(self._options.driver_root, action.gpu, None if gpu is None else gpu.index, action.length)
+            smi = Smi(self._options.driver_root, index, arguments)
         except OSError as error:
             return f"{error.filename}: {error.strerror}", False
         self._children.append(smi)

@@ -1,6 +1,7 @@
-"""nvidia-smi, for what NVML cannot change: how long the time slices of a GPU are.
+"""nvidia-smi, for what NVML cannot change: how long the time slices of a GPU are, and a reset.
 
     nvidia-smi compute-policy -i <UUID> --set-timeslice 0|1|2|3
+    nvidia-smi --gpu-reset -i <UUID>
 
 It is a client of the driver as our own processes are (`child`): it may hang, it is killed and never waited for, and it
 ends with the agent. Else one that a dead agent left would undo what the next one does. It is refused where the GPU has
@@ -15,6 +16,7 @@ import fcntl
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpuplane.core.text import clip
@@ -35,14 +37,14 @@ class Smi(Process):
     """One run of nvidia-smi, about one GPU. What it says goes to memory, so that it never waits for us; there is room
     for so much and no more."""
 
-    def __init__(self, driver_root: str, gpu: str, index: int | None, length: TimeSlice) -> None:
-        """Raises OSError."""
-        self._index = index
+    def __init__(self, driver_root: str, index: int | None, arguments: Sequence[str]) -> None:
+        """`index`: of the GPU that it is about. Raises OSError."""
+        self._index, self._does = index, arguments[0]
         self._output = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._output, ROOM)
             fcntl.fcntl(self._output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
-            command = [*TETHERED, str(os.getpid()), str(_find(driver_root)), *_arguments(gpu, length)]
+            command = [*TETHERED, str(os.getpid()), str(_find(driver_root)), *arguments]
             environment = {**os.environ, **_preloaded(driver_root)}
             super().__init__(start_process(command, stdout=self._output, stderr=self._output, env=environment))
         except OSError:
@@ -51,7 +53,7 @@ class Smi(Process):
 
     def announced(self) -> Announced:
         """What it does, as a driver's process says it."""
-        return Announced(since=self.started, function=f"{NAME} compute-policy", gpu=self._index)
+        return Announced(since=self.started, function=f"{NAME} {self._does}", gpu=self._index)
 
     def outcome(self) -> tuple[str, bool]:
         """Why it did not do what it should, "" if it did; and whether it may have done it all the same.
@@ -79,8 +81,14 @@ def _find(driver_root: str) -> Path:
     return Path(_roots(found))
 
 
-def _arguments(gpu: str, length: TimeSlice) -> tuple[str, ...]:
+def time_slice_arguments(gpu: str, length: TimeSlice) -> tuple[str, ...]:
+    """What sets how long the time slices of a GPU (its UUID) are."""
     return "compute-policy", "-i", gpu, "--set-timeslice", LENGTHS[length]
+
+
+def reset_arguments(gpu: str) -> tuple[str, ...]:
+    """What resets a GPU (its UUID)."""
+    return "--gpu-reset", "-i", gpu
 
 
 def _preloaded(driver_root: str) -> dict[str, str]:

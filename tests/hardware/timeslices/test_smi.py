@@ -202,7 +202,8 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path, smi: SmiStandIn) -> Non
     smi.does("GPU-0", "hang")
     code = (
         "import sys, time; from gpuplane.hardware.smi import Smi; "
-        "Smi(sys.argv[1], 'GPU-0', 0, 'long'); print(flush=True); time.sleep(60)"
+        "Smi(sys.argv[1], 0, ('compute-policy', '-i', 'GPU-0', '--set-timeslice', '3')); "
+        "print(flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, smi.root], stdout=subprocess.PIPE) as agent:
         assert agent.stdout is not None

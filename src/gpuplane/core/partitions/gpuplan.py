@@ -150,7 +150,7 @@ def _with_mode(
 ) -> GpuPlan:
     """A plan that changes the mode: what has to be done before, the mode, a reset where it needs one, and the rest."""
     wanted = not mig.enabled
-    is_set = mig.pending is wanted
+    is_set = mig.pending is wanted and mig.needs_reset is not False  # else somebody was in the way: it is set again
     needs_reset = is_set or bool(mig.needs_reset)
     changes: tuple[PartitionChange, ...] = () if is_set else (SetMigMode(wanted),)
     if needs_reset and skip_reset and is_set:

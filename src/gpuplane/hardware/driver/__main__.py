@@ -2,6 +2,7 @@
 
 import ctypes
 import fcntl
+import functools
 import select
 import signal
 import socket
@@ -30,10 +31,20 @@ from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.installed import Installed
 from gpuplane.hardware.driver.look import Looker
 from gpuplane.hardware.driver.nvml import Nvml
+from gpuplane.hardware.driver.openers import openers
 from gpuplane.hardware.driver.page import Page
+from gpuplane.hardware.driver.partitions import Changer
 from gpuplane.hardware.driver.sampler import EARLY, Sampler
 from gpuplane.hardware.driver.users import Processes
-from gpuplane.model.facts import FaultOccurred, MachineObserved, ProbeFinished, ProbeGpu, SetSampling
+from gpuplane.model.facts import (
+    ChangePartition,
+    FaultOccurred,
+    MachineObserved,
+    PartitionChangeFinished,
+    ProbeFinished,
+    ProbeGpu,
+    SetSampling,
+)
 from gpuplane.model.machine import Driver, Gpu, Machine
 from gpuplane.model.status import DriverStatus
 from gpuplane.model.telemetry import Sample
@@ -53,11 +64,13 @@ class Agent:
         self._unsent = b""  # the rest of a sample
         self.skipped: tuple[Skipped, ...] = options.skip
         self.sampling = options.sampling
+        self.changes: list[ChangePartition] = []
+        """Of partitions, that are still to be made."""
 
     def tell(self, fact: Told) -> None:
         """Say what happened, or how something is now, if that is new."""
         kind = type(fact).__name__
-        if isinstance(fact, FaultOccurred) or self._told.get(kind) != fact:
+        if isinstance(fact, FaultOccurred | PartitionChangeFinished) or self._told.get(kind) != fact:
             self._told[kind] = fact
             try:
                 self._socket.sendall(self._unsent + frame(fact))
@@ -99,6 +112,8 @@ class Agent:
                 self.skipped = order.gpus
             elif isinstance(order, SetSampling):
                 self.sampling = order.request
+            elif isinstance(order, ChangePartition):
+                self.changes.append(order)
         return True
 
 
@@ -117,7 +132,8 @@ def main() -> None:
             agent.tell(_probe(options.probe, looker, agent.skipped))
         else:
             sampler = Sampler(nvml, looker, Processes(options.root, options.host_pids), driver.version)
-            watch = Watch(agent, looker, Bindings(nvml), sampler, options.event_wait)
+            changer = Changer(nvml, functools.partial(openers, options.root))
+            watch = Watch(agent, looker, Bindings(nvml), sampler, changer, options.event_wait)
             watch.follow(driver, options.poll, lambda: library.kernel_state(files) != kernel)
     except library.Unusable as unusable:
         fault = unusable.fault
@@ -166,9 +182,17 @@ def _probe(probe: ProbeGpu, looker: Looker, skipped: Sequence[Skipped]) -> Probe
 class Watch:
     """Looks at the machine, one after another. In between it takes samples, and tells what happens."""
 
-    def __init__(self, agent: Agent, looker: Looker, bindings: Bindings, sampler: Sampler, event_wait: float) -> None:
+    def __init__(
+        self,
+        agent: Agent,
+        looker: Looker,
+        bindings: Bindings,
+        sampler: Sampler,
+        changer: Changer,
+        event_wait: float,
+    ) -> None:
         self._agent, self._looker, self._bindings, self._event_wait = agent, looker, bindings, event_wait
-        self._sampler = sampler
+        self._sampler, self._changer = sampler, changer
 
     def follow(self, driver: Driver, poll: float, changed: Callable[[], bool]) -> None:
         """Look until the kernel's driver is another one. Raises Failed where a look is not possible."""
@@ -178,9 +202,21 @@ class Watch:
             self._agent.tell(DriverStatusChanged(DriverStatus("ok", reason)))
             for binding in self._bindings.take():
                 self._agent.tell(binding)
+            if self._agent.changes:
+                self._change()
+                continue
             self._wait(poll)
             if changed():
                 return
+
+    def _change(self) -> None:
+        """Make one change of partitions; what became of it is told after a look that shows it."""
+        action = self._agent.changes.pop(0)
+        subject = next((each for each in self._looker.subjects if each.gpu.uuid == action.gpu), None)
+        told = self._changer.make(action, subject)
+        self._looker.forget_instances(action.gpu)
+        self._agent.tell(MachineObserved(self._looker.look(self._agent.skipped)))
+        self._agent.tell(told)
 
     def _wait(self, poll: float) -> None:
         """Until the next look is due, or wanted at once: samples are taken, what happens is told, and looked at soon.

@@ -8,7 +8,16 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from gpuplane.model.facts import FaultOccurred, MachineObserved, ObserveMachine, ProbeFinished, ProbeGpu, SetSampling
+from gpuplane.model.facts import (
+    ChangePartition,
+    FaultOccurred,
+    MachineObserved,
+    ObserveMachine,
+    PartitionChangeFinished,
+    ProbeFinished,
+    ProbeGpu,
+    SetSampling,
+)
 from gpuplane.model.machine import Fault
 from gpuplane.model.status import DriverStatus
 from gpuplane.model.telemetry import Sample, SamplingRequest
@@ -35,7 +44,7 @@ class Skip(Value, tag=True):
     gpus: tuple[Skipped, ...]
 
 
-Order = ObserveMachine | Skip | SetSampling
+Order = ObserveMachine | Skip | SetSampling | ChangePartition
 
 
 class DriverStatusChanged(Value, tag=True):
@@ -44,7 +53,7 @@ class DriverStatusChanged(Value, tag=True):
     status: DriverStatus
 
 
-Told = MachineObserved | DriverStatusChanged | FaultOccurred | ProbeFinished | Sample
+Told = MachineObserved | DriverStatusChanged | FaultOccurred | ProbeFinished | PartitionChangeFinished | Sample
 
 
 class Options(Value):

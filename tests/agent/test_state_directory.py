@@ -99,9 +99,11 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_the_runtime_and
         container_runtime="containerd://2.1.4",
         driver_release_reason="new driver",
         drain_reasons={"3": "fan"},
+        mig_config="all-balanced",
+        has_mig_manager=True,
     )
     kept = adapt_to_new_boot(FULL.but(node_requests=asked), "next", 0.0, 0.0).node_requests
-    assert kept == NodeObjectRequests(container_runtime="containerd://2.1.4", drain_reasons={"3": "fan"})
+    assert kept == asked.but(config_name="", driver_release_reason="")
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"null", b'{"version":2,"value":1}', b"\xff\xfe", b"[]", b"[" * 9999])

@@ -142,6 +142,23 @@ def test_labels_and_annotations_ask(
 
 
 @pytest.mark.parametrize(
+    ("labels", "config", "has_manager"),
+    [
+        ({"nvidia.com/mig.config": "all-1g.10gb"}, "all-1g.10gb", False),
+        ({"nvidia.com/mig.config": ""}, "", False),
+        ({"nvidia.com/mig.config": "a b"}, "", False),
+        ({"nvidia.com/mig.config": f"{'a' * 64}"}, "", False),
+        ({"nvidia.com/mig.config.state": "success"}, "", False),
+        ({"nvidia.com/gpu.deploy.mig-manager": "true"}, "", True),
+        ({"nvidia.com/gpu.deploy.mig-manager": "false", "nvidia.com/mig.config": "x"}, "x", False),
+    ],
+)
+def test_the_labels_that_request_mig_layouts(labels: dict[str, str], config: str, has_manager: bool) -> None:
+    """A configuration by a legal name, and whether NVIDIA's MIG manager acts here."""
+    assert parse_requests(labels, {}) == NodeObjectRequests(mig_config=config, has_mig_manager=has_manager)
+
+
+@pytest.mark.parametrize(
     ("text", "wanted", "wrong"),
     [
         ("", {}, ()),

@@ -14,6 +14,7 @@ from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 
+from gpuplane.agent.migconfigs import load_mig_configs
 from gpuplane.core.advertising import describe_unsupported_settings
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.config.selection import REQUESTED_BY_LABEL, select_config
@@ -136,6 +137,7 @@ def _take(node: Node, source: Source, directory: Path, configs: Folder, name: st
     if isinstance(content, OSError):
         raise InvalidInput([f"{file}: {content.strerror}"])
     resolved = resolve_with_sources(content, file, source.flags, source.environment)
+    load_mig_configs(node, resolved.settings)
     node.apply(ConfigLoaded(resolved.settings, name, resolved.warnings))
 
 
@@ -150,6 +152,7 @@ def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None
     except InvalidInput as error:
         _fail(node, "; ".join(error.errors))
     else:
+        load_mig_configs(node, resolved.settings)
         node.apply(ConfigLoaded(resolved.settings, warnings=resolved.warnings))
         node.apply(StatusChanged(CONFIG, Status("ok", file)))
 

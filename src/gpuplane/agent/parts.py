@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.control import control
+from gpuplane.agent.migconfigs import follow_mig_configs
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep_running
 from gpuplane.agent.tables import keep_tables
@@ -162,6 +163,7 @@ def watching(node: Node, options: Options, hardware: Hardware, plain_devices: Ha
         Part("allocations"): lambda: follow_allocations(node, options.kubelet_root),
         Part("mps"): lambda: hear(node),
         Part("choice"): lambda: keep_tables(node),
+        Part("mig configs"): lambda: follow_mig_configs(node),
     }
     if (cdi_dir := options.cdi_dir) is not None:  # it writes only while this agent serves
         parts[Part("cdi files")] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)

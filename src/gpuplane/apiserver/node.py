@@ -13,6 +13,9 @@ What is read, and what it means:
   "false" by an administrator, "paused-for-…" by its driver and MIG managers while they work. "true", absence and every
   other value request nothing. `nvidia.com/gpu.deploy.operands=false` is not honoured: a node taken from the
   operator to be given to us has it.
+- Label `nvidia.com/mig.config`: the MIG configuration to partition the GPUs by, as for NVIDIA's MIG manager. It counts
+  where the configuration has it followed (`core/partitions/desired`).
+- Label `nvidia.com/gpu.deploy.mig-manager`: "true" where that manager acts on this node.
 - `status.nodeInfo.containerRuntimeVersion` and `kubeletVersion`: the versions of the container runtime and of kubelet.
   They are read at each list, every few minutes, and when the Node is created again: to watch them would mean to receive
   every heartbeat. If they cannot be read, or are empty, the versions that were known last count.
@@ -29,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpuplane.core import requests
+from gpuplane.core.reports.nodelabels import is_label_value
 from gpuplane.core.text import clip
 from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
@@ -48,6 +52,8 @@ DEVICE_PATTERN = re.compile(
 )  # an index, a UUID, a PCI address; MIG-GPU-…/1/0 of old
 MOST_DRAINS = 128  # a node of 16 GPUs, each with 7 MIG devices
 DEPLOY_LABEL = "nvidia.com/gpu.deploy.device-plugin"
+MIG_LABEL = "nvidia.com/mig.config"
+MIG_MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"
 NODES_PATH = "/api/v1/nodes"
 NO_REASON = "no reason given"
 BACKOFF = (0.5, 30.0)  # seconds: the first pause after a stream's end or a failure, and the longest
@@ -94,6 +100,7 @@ def parse_requests(
     if deploy == "false" or "paused-" in deploy:
         reasons.append(f"label {DEPLOY_LABEL}={deploy}")
     wanted, _ = parse_drains(annotations.get(DRAIN_ANNOTATION, ""))
+    mig_config = labels.get(MIG_LABEL, "")
     release, (runtime, kubelet) = clip("; ".join(reasons)), versions or NodeVersions()
     return NodeObjectRequests(
         config_name=labels.get(config_label, ""),
@@ -101,6 +108,8 @@ def parse_requests(
         kubelet_version=kubelet,
         driver_release_reason=release,
         drain_reasons=wanted,
+        mig_config=mig_config if is_label_value(mig_config) else "",
+        has_mig_manager=labels.get(MIG_MANAGER_LABEL) == "true",
     )
 
 

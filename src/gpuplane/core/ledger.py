@@ -106,7 +106,8 @@ def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> 
 
     Times count from the boot, and a reboot ends every process that uses the driver. So a driver release ends with its
     boot, and so do verdicts (`records.rebooted`), the lengths of time slices, and what was done to partitions:
-    instances are gone. These stay: the requested layouts, which bring the instances back; the name of the
+    instances are gone. These stay: the requested layouts, by label too, which bring the instances back before the API
+    server is heard, and whether NVIDIA's MIG manager acts on the node; the name of the
     configuration; the GPUs of held MIG devices and the layouts of held shares, because UUIDs stay; and drains. The
     container runtime and kubelet are assumed to be the same as before the reboot.
     """
@@ -118,6 +119,8 @@ def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> 
         container_runtime=before.container_runtime,
         kubelet_version=before.kubelet_version,
         drain_reasons=before.drain_reasons,
+        mig_config=before.mig_config,
+        has_mig_manager=before.has_mig_manager,
     )
     return Ledger(
         boot_id=boot_id,

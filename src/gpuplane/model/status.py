@@ -116,6 +116,7 @@ PartKind = Literal[
     "startup taint",
     "events",
     "counters file",
+    "mig configs file",
     "pods",
     "process metrics",
     # what the agent runs: such a part has a status only while it fails
@@ -131,6 +132,7 @@ PartKind = Literal[
     "counters",
     "event writer",
     "hardware",
+    "mig configs",
     "mps",
     "mps daemons",
     "features file writer",
@@ -232,6 +234,7 @@ STARTUP_TAINT: Part[Status] = Part("startup taint")
 EVENTS: Part[Status] = Part("events")
 PODS: Part[Status] = Part("pods")
 COUNTERS_FILE: Part[Status] = Part("counters file")
+MIG_CONFIGS_FILE: Part[Status] = Part("mig configs file")
 PROCESS_METRICS: Part[Status] = Part("process metrics")
 
 

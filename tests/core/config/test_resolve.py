@@ -28,6 +28,7 @@ from gpuplane.model.config import (
     MpsDaemonSettings,
     NamingRule,
     NodeSettings,
+    PartitionSettings,
     ReplicatedResource,
     Settings,
     Sharing,
@@ -146,6 +147,16 @@ def test_the_command_line_comes_before_environment_file_and_default(
             "node: {labels: node, annotation: true, startupTaint: example.com/starting}",
             {},
             {"node": NodeSettings(labels="node", annotation=True, startup_taint="example.com/starting")},
+        ),
+        (
+            "mig: {configFile: /etc/mig/config.yaml, label: true}",
+            {},
+            {"partitions": PartitionSettings(config_file="/etc/mig/config.yaml", follow_label=True)},
+        ),
+        (
+            "mig: {configFile: /etc/mig/config.yaml}",
+            {"GPUPLANE_MIG_CONFIG_FILE": "/m", "FOLLOW_MIG_LABEL": "true"},
+            {"partitions": PartitionSettings(config_file="/m", follow_label=True)},
         ),
         (
             "node: {labels: node, annotation: true}",
@@ -483,8 +494,9 @@ def test_the_table_agrees_with_settings_and_file() -> None:
         "faults",
     }
     assert ours == {field.name for field in msgspec.structs.fields(Settings)}
-    of_node = {flag.settings_field for flag in FLAGS if flag.settings_field.startswith("node.")}
-    assert of_node == {f"node.{field.name}" for field in msgspec.structs.fields(NodeSettings)}
+    for section, type in (("node", NodeSettings), ("partitions", PartitionSettings)):
+        fields = {flag.settings_field for flag in FLAGS if flag.settings_field.startswith(f"{section}.")}
+        assert fields == {f"{section}.{field.name}" for field in msgspec.structs.fields(type)}
     assert len(FLAG_BY_NAME) == sum(len(flag.names) + len(flag.environment_variables) for flag in FLAGS)
 
 

@@ -41,6 +41,7 @@ from gpuplane.model.config import (
     MetricsSettings,
     NamingRule,
     NodeSettings,
+    PartitionSettings,
     ReplicatedResource,
     Settings,
     Sharing,
@@ -168,9 +169,12 @@ def _metrics_settings(section: MetricsSection) -> MetricsSettings:
 
 def _settings_of_flags(flag_values: Mapping[str, Any]) -> Settings:
     """The settings that flags can set; a field "node.labels" is one of `Settings.node`."""
-    node = {field.removeprefix("node."): value for field, value in flag_values.items() if field.startswith("node.")}
-    others = {field: value for field, value in flag_values.items() if not field.startswith("node.")}
-    return Settings(**others, node=NodeSettings(**node))
+    sections: dict[str, dict[str, Any]] = {"node": {}, "partitions": {}, "": {}}
+    for name, value in flag_values.items():
+        section, _, field = name.rpartition(".")
+        sections[section][field] = value
+    node, partitions = NodeSettings(**sections["node"]), PartitionSettings(**sections["partitions"])
+    return Settings(**sections[""], node=node, partitions=partitions)
 
 
 def _naming_rules(patterns: Iterable[NamingPattern] | None) -> tuple[NamingRule, ...]:

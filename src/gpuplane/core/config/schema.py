@@ -1,7 +1,7 @@
 """NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and our own keys.
 
 Every key of NVIDIA's is known here, and those of GPU Feature Discovery, because one file serves both. Our own keys,
-which NVIDIA's plugin ignores: `health`, `metrics`, `node`, `sharing.memory`, `flags.wholeMigGpus`,
+which NVIDIA's plugin ignores: `health`, `metrics`, `mig`, `node`, `sharing.memory`, `flags.wholeMigGpus`,
 `flags.plugin.cdiHook`; of sharing entries `model`, `distinct` and `timeSlice`; and the settings of MPS daemons. An
 empty section or key counts as absent.
 """
@@ -195,6 +195,13 @@ class NodeSection(Value, rename="camel"):
     startup_taint: str | None = None
 
 
+class MigSection(Value, rename="camel"):
+    """mig"""
+
+    config_file: str | None = None
+    label: bool | None = None
+
+
 class ConfigFile(Value):
     """The whole file."""
 
@@ -206,6 +213,7 @@ class ConfigFile(Value):
     health: HealthSection | None = None
     metrics: MetricsSection | None = None
     node: NodeSection | None = None
+    mig: MigSection | None = None
 
 
 def value_of_key(file: ConfigFile, key: str) -> Any:

@@ -16,6 +16,11 @@ NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
 
+def is_label_value(text: str) -> bool:
+    """Whether Kubernetes takes the text as the value of a label."""
+    return bool(VALUE.fullmatch(text))
+
+
 def writable_labels(labels: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """(the labels that may be written, by key; the keys of the others)."""
     kept = {key: labels[key] for key in sorted(labels) if _is_writable(key, labels[key])}
@@ -27,6 +32,6 @@ def _is_writable(key: str, value: str) -> bool:
     return bool(
         f"{prefix}/" in WRITABLE_PREFIXES
         and NAME.fullmatch(name)
-        and VALUE.fullmatch(value)
+        and is_label_value(value)
         and not INSTRUCTIONS.fullmatch(key)
     )

@@ -1,0 +1,175 @@
+"""The Node's label `nvidia.com/mig.config`, from an API server to kubelet: what it changes, and what it must not."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.apiserver.objects import parse_path
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
+from gpuplane.sandbox.kubelet import Kubelet, pod
+from tests.agent.test_process import WAITS
+
+GPU, HALF, SMALL = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"
+LABEL, MANAGER = "nvidia.com/mig.config", "nvidia.com/gpu.deploy.mig-manager"
+NODE = "/api/v1/nodes/n1"
+LAYOUTS = """
+version: v1
+mig-configs:
+  halves: [{devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 2}}]
+  mixed: [{devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 1, 1g.10gb: 3}}]
+  seven: [{devices: [1], mig-enabled: true, mig-devices: {1g.10gb: 7}}]
+"""
+
+Json = dict[str, Any]
+
+
+class Site:
+    """A node of eight H100s with its Node object, a kubelet, and an agent that follows the label."""
+
+    def __init__(self, root: Path, server: ApiServer) -> None:
+        self.root, self.server, self.kubelet = root, server, Kubelet(root / "k")
+        (root / "kubeconfig").write_text(server.kubeconfig())
+        self.layouts = root / "layouts.yaml"
+        self.layouts.write_text(LAYOUTS)
+        self.configure(follow="true")
+        self.label()
+
+    def configure(self, *, follow: str) -> None:
+        """Write the configuration."""
+        text = f"version: v1\nflags: {{migStrategy: mixed}}\nmig: {{configFile: {self.layouts}, label: {follow}}}\n"
+        (self.root / "config.yaml").write_text(text)
+
+    def agent(self, state: str = "s") -> Agent:
+        """An agent here."""
+        return Agent(
+            "--machine", "hgx-h100", "--config", self.root / "config.yaml", "--kubelet-root", self.root / "k",
+            "--state-dir", self.root / state, "--node-name", "n1", "--kubeconfig", self.root / "kubeconfig",
+        )  # fmt: skip
+
+    def label(self, config: str | None = None, manager: str | None = None) -> None:
+        """Somebody gives our Node these labels, and takes them away where they are None."""
+        there = self.node if self.server.objects.has(parse_path(NODE)) else {"metadata": {}, "status": {}}
+        labels = {LABEL: config, MANAGER: manager}
+        kept = {key: value for key, value in there["metadata"].get("labels", {}).items() if key not in labels}
+        given = {key: value for key, value in labels.items() if value is not None}
+        self.server.put(NODE, {**there, "metadata": {**there["metadata"], "labels": {**kept, **given}}})
+
+    @property
+    def node(self) -> Json:
+        """Our Node object."""
+        return self.server.objects.get(parse_path(NODE))
+
+    def keep_lists(self) -> list[set[str]]:
+        """The healthy whole GPUs of each list that kubelet gets from now on."""
+        lists, received = list[set[str]](), self.kubelet.manager.list_received
+
+        def keep(resource: str, response: Any) -> None:
+            if resource == GPU:
+                lists.append({device.ID for device in response.devices if device.health == "Healthy"})
+            received(resource, response)
+
+        self.kubelet.manager.list_received = keep  # type: ignore[method-assign]
+        return lists
+
+    async def shows(self, **counts: int) -> None:
+        """Kubelet shows so many whole GPUs, halves and small devices, all of them allocatable."""
+        for name, count in counts.items():
+            resource = {"gpus": GPU, "halves": HALF, "small": SMALL}[name]
+            await self.kubelet.until_capacity(resource, count, count, deadline=60)
+
+    async def nothing_changes(self, **counts: int) -> None:
+        """Kubelet shows the same for a while."""
+        await asyncio.sleep(1.5)
+        await self.shows(**counts)
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with ApiServer() as server:
+        site = Site(tmp_path, server)
+        async with site.kubelet:
+            yield site
+
+
+@asynccontextmanager
+async def serving(site: Site) -> AsyncIterator[Agent]:
+    """An agent whose eight whole GPUs kubelet shows."""
+    async with site.agent() as agent:
+        await site.shows(gpus=8)
+        yield agent
+
+
+async def test_the_label_partitions_and_its_removal_leaves_all_as_it_is(site: Site) -> None:
+    """Somebody else sets it while a pod has a GPU; a later label goes on from what the first one made."""
+    async with serving(site):
+        site.label("halves")
+        await site.shows(halves=2, gpus=7)
+        await site.kubelet.run(pod("train", namespace="default", **{HALF: 1}))
+        site.label("mixed")
+        await site.shows(small=3, halves=1)
+        site.label(None)
+        await site.nothing_changes(small=3, halves=1, gpus=7)
+
+
+async def test_a_label_that_is_not_followed_changes_nothing(site: Site) -> None:
+    """It is followed as soon as the configuration says so, without a restart."""
+    site.configure(follow="false")
+    async with serving(site):
+        site.label("halves")
+        await site.nothing_changes(gpus=8)
+        site.configure(follow="true")
+        await site.shows(halves=2, gpus=7)
+
+
+async def test_nothing_is_changed_beside_nvidias_mig_manager(site: Site) -> None:
+    """Two programs that change the same GPUs would fight. When the other one has gone, the label is followed."""
+    async with serving(site):
+        site.label("halves", manager="true")
+        await site.nothing_changes(gpus=8)
+        site.label("halves", manager="false")
+        await site.shows(halves=2, gpus=7)
+
+
+async def test_a_name_that_is_in_no_file_changes_nothing_until_it_is(site: Site) -> None:
+    """So does a version of the file that is bad. A good one is followed, with the label as it is."""
+    async with serving(site) as agent:
+        site.label("quarters")
+        await site.nothing_changes(gpus=8)
+        site.layouts.write_text(LAYOUTS + "  quarters: [{devices: [2], mig-enabled: true}]\n")
+        assert "layouts.yaml:7" in await agent.until_says("mig configs file: failing")
+        await site.nothing_changes(gpus=8)
+        site.layouts.write_text(
+            LAYOUTS + "  quarters: [{devices: [2], mig-enabled: true, mig-devices: {1g.10gb: 4}}]\n"
+        )
+        await site.shows(small=4, gpus=7)
+
+
+async def test_the_layout_comes_back_before_the_api_server_has_spoken(site: Site) -> None:
+    """As after a reboot of the node: a described machine is then as its file has it. The whole GPU, which the layout
+    does not have, is in no list, so no pod gets it meanwhile."""
+    async with serving(site):
+        site.label("seven")
+        await site.shows(small=7, gpus=7)
+    site.server.failures.append(InjectedFailure("*", code=503, times=1 << 30))
+    lists = site.keep_lists()
+    async with site.agent():
+        await site.shows(small=7, gpus=7)
+    assert len(lists) >= 1
+    assert all(len(ids) == 7 for ids in lists if ids)
+
+
+async def test_only_the_agent_that_serves_follows_the_label(site: Site) -> None:
+    """One that stands by makes nothing; when it takes over, it goes on."""
+    async with serving(site) as first, site.agent("other") as second:
+        await second.until_says(WAITS)
+        site.label("halves")
+        await site.shows(halves=2, gpus=7)
+        assert not any("partition" in line and "failing" in line for line in second.log)
+        await first.stop()
+        site.label("seven")
+        await site.shows(small=7, gpus=7)  # the machine that it describes for itself had no halves

@@ -65,10 +65,13 @@ class Child(Process):
                     await self._news.wait()
         return self._told.popleft() if self._told else None
 
-    def order(self, order: Order) -> None:
-        """Tell it to do something. A process that does not listen is silent in every other way too."""
+    def order(self, order: Order) -> bool:
+        """Tell it to do something; whether it can know. A process that does not listen is silent in every other way
+        too."""
+        data = frame(order)
         with suppress(OSError):
-            self._socket.send(frame(order))
+            return self._socket.send(data) == len(data)
+        return False
 
     def announced(self) -> Announced:
         """What it does, and since when; what it did last, once it has ended."""

@@ -28,7 +28,9 @@ from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child, Waiting
 from gpuplane.hardware.driver.channel import DriverStatusChanged, Options, Skip, Skipped, Told
 from gpuplane.hardware.driver.errors import breakdown, crash, halted, hang, silence
-from gpuplane.hardware.driver.openers import openers
+from gpuplane.hardware.driver.openers import in_the_way, openers
+from gpuplane.hardware.driver.partitions import CHANGES
+from gpuplane.hardware.partitionchanges import NO_PROCESS, PartitionChanges, reset_problem
 from gpuplane.hardware.scheduling import Work
 from gpuplane.hardware.smi import Smi, reset_arguments, time_slice_arguments
 from gpuplane.model.facts import (
@@ -45,7 +47,7 @@ from gpuplane.model.facts import (
     TimeSliceFinished,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.partitions import ChangeProblem, GpuUser, ResetGpu
+from gpuplane.model.partitions import GpuUser, ResetGpu
 from gpuplane.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
 from gpuplane.model.telemetry import Sample
 from gpuplane.model.text import Text
@@ -53,10 +55,15 @@ from gpuplane.pauses import seconds_until_next
 
 STUCK = 1
 """Processes that survive being killed which are left behind while another one is started."""
+ORDERS = 0.25
+"""Seconds in which the process that looks hears an order."""
 KILLING = 1.0
 """Seconds that a killed process is given before it counts as stuck in the kernel."""
 LONGEST = 60.0
 """Seconds that a call may take at the most, however often it was too slow."""
+
+LONGER = 3
+"""Times as long may a call take that changes how a GPU is partitioned."""
 
 CHARGED = ("gpu-hang", "gpu-crash")
 """Codes of the faults that GPUs are charged with."""
@@ -101,7 +108,7 @@ class Nvidia:
             root=str(root),
             dev_root=str(dev_root or ""),
             poll=poll,
-            event_wait=min(poll, deadline / 4),
+            event_wait=min(poll, deadline / 4, ORDERS),
             rest=rest[1],
             host_pids=host_pids,
         )
@@ -117,9 +124,8 @@ class Nvidia:
         self._look = Machine()
         self._sample: Sample | None = None  # the newest, until it is taken
         self._sampled = asyncio.Event()
-        self._changing: ChangePartition | None = None  # of partitions, that is under way
-        self._reset: Text = ""  # why no process may use the driver: a GPU is being reset
-        self._reset_done: ChangePartition | None = None  # a reset that was made, until a look shows it
+        self._changes = PartitionChanges(self._tell)
+        self._resetting: Text = ""  # why no process may use the driver: a GPU is being reset
         self._failures = self._silences = 0
         self._starved = False  # whether that was said
         self._resting = 0.0  # until when
@@ -195,6 +201,7 @@ class Nvidia:
                 self._looking = child = self._start()
             except OSError as error:
                 self._fail(_unstartable(error))
+                self._changes.break_off(_unstartable(error).message)
                 self._back_off(began)
                 continue
             self._resting = began + self._rest[0]
@@ -203,7 +210,7 @@ class Nvidia:
             finally:
                 await self._end(child)
                 self._say_starved(child, False)
-                self._break_off_change(NOT_LOOKED if child.dismissed else _fault(child))
+                self._changes.break_off((NOT_LOOKED if child.dismissed else _fault(child)).message)
             if not child.dismissed and not (child.status() == 0 and heard):
                 self._judge(child)
                 self._back_off(began)
@@ -217,8 +224,10 @@ class Nvidia:
             now = time.monotonic()
             if (held_back := self._held_back()) is not None:
                 was_released = held_back.released
-                if self._wanted and not self._reset:
+                if self._wanted and not self._resetting:
                     self._fail(Fault(code="driver-hang", message=held_back.text))
+                if not self._resetting:
+                    self._changes.break_off(held_back.text)
                 self._tell(StatusChanged(DRIVER, held_back))
             elif now >= self._resting:
                 if was_released:
@@ -240,8 +249,8 @@ class Nvidia:
             return DriverStatus("failing", reason, "driver-hang")
         if not self._wanted:
             return DriverStatus("waiting", "released", released=True)
-        if self._reset:
-            return DriverStatus("waiting", self._reset)
+        if self._resetting:
+            return DriverStatus("waiting", self._resetting)
         stuck = [child for child in left if child.stuck]
         if len(stuck) > STUCK:
             reason = (
@@ -280,7 +289,8 @@ class Nvidia:
         """What a process tells, and None now and then, until it has ended or is silent for too long."""
         since, work, had, worked = child.announced().since, Work(child.pid), 0.0, 0.0
         while True:
-            tick = min(1.0, self._patience() / 4)
+            patience = self._patience(child)
+            tick = min(1.0, patience / 4)
             fact = await child.receive(seconds_until_next(tick))
             if fact is None and child.ended:
                 return
@@ -289,10 +299,10 @@ class Nvidia:
                     since, work, had, worked = began, Work(child.pid), 0.0, 0.0
                 before, had = had, work.had()
                 worked += min(had - before, 2 * tick)  # more is our own lateness
-                if worked > self._patience():
+                if worked > patience:
                     child.silent, child.stopped = True, work.stopped()
                     return
-                self._say_starved(child, time.monotonic() - since > self._patience())
+                self._say_starved(child, time.monotonic() - since > patience)
             yield fact
 
     def _say_starved(self, child: Child, starved: bool) -> None:
@@ -316,82 +326,74 @@ class Nvidia:
         return heard
 
     def _change(self, action: ChangePartition) -> None:
-        """Have the process that looks make a change, or reset a GPU. Exactly one answer comes of it."""
-        self._changing = action
+        """Have the process that looks make a change, or nvidia-smi a reset. Exactly one answer comes of it."""
         if isinstance(action.change, ResetGpu):
             self._run(self._reset_gpu(action))
-        elif self._looking is not None and not self._looking.ended and not self._looking.dismissed:
-            self._looking.order(action)
+        elif self._wanted and (child := self._looking) is not None and not child.dismissed and child.order(action):
+            self._changes.give(action)
         else:
-            self._break_off_change(Fault(code="driver-start", message="the driver's process does not run now"))
-
-    def _break_off_change(self, fault: Fault) -> None:
-        """The change that is under way broke off. Whether it was made, a look will show."""
-        if (action := self._changing) is not None and not isinstance(action.change, ResetGpu):
-            self._finish_change(action, "failed", fault.message, unsure=True)
-
-    def _finish_change(
-        self,
-        action: ChangePartition,
-        problem: ChangeProblem = "",
-        failure: Text = "",
-        users: tuple[GpuUser, ...] = (),
-        *,
-        unsure: bool = False,
-    ) -> None:
-        self._changing = None
-        told = PartitionChangeFinished(gpu=action.gpu, change=action.change, requested_at=action.requested_at)
-        self._tell(told.but(problem=problem, failure=failure, users=users, outcome_unknown=unsure))
+            self._changes.finish(action, "failed", NO_PROCESS)
 
     async def _reset_gpu(self, action: ChangePartition) -> None:
         """End our own use of the driver, have nvidia-smi reset the GPU, and look again. Other GPUs are not watched
         meanwhile, for as long as nvidia-smi may take; their last look stays in force."""
         async with self._smi_runs:
             gpu, fault = self._seen(action.gpu), self._unasked(action.gpu)
-            if gpu is None or fault is not None:
-                message = fault.message if fault is not None else "the driver lists no such GPU"
-                return self._finish_change(action, "gone", message)
-            if users := await self._openers(gpu):
-                return self._finish_change(action, "in-use", "the GPU is in use", users)
-            self._reset = f"the agent does not use the driver while GPU {gpu.index} is reset"
+            if fault is not None:
+                return self._changes.finish(action, "failed", fault.message)
+            if gpu is None:
+                return self._changes.finish(action, "gone", "the driver lists no such GPU")
+            if users := in_the_way(await self._openers(gpu)):
+                return self._changes.finish(action, "in-use", "programs have the GPU open", users)
+            self._resetting = f"the agent does not use the driver while GPU {gpu.index} is reset"
             try:
-                self._changed.set()
-                if (looking := self._looking) is not None:
-                    looking.dismissed = True
-                    looking.kill()
-                    await looking.gone(KILLING)
-                problem, unsure = await self._run_smi(gpu.index, reset_arguments(gpu.uuid))
+                problem, is_unsure, error = await self._run_reset(gpu)
                 users = await self._openers(gpu) if problem else ()
             finally:
-                self._reset, self._resting = "", 0.0
+                self._resetting, self._resting = "", 0.0
+                self._charges = lift(self._charges, gpu, time.monotonic())
                 self._changed.set()
         if problem:
-            self._finish_change(action, "in-use" if users else "failed", problem, users, unsure=unsure)
+            code = reset_problem(error, in_the_way(users))
+            self._changes.finish(action, code, problem, users, is_unsure=is_unsure)
         else:
-            self._reset_done = action  # it is told after a look
+            self._changes.await_look(action)
+
+    async def _run_reset(self, gpu: Gpu) -> tuple[Text, bool, str]:
+        """As `_run_smi`, without a process of ours beside it."""
+        children = [child for child in self._left() if isinstance(child, Child)]
+        for child in children:
+            child.dismissed = True
+            child.kill()
+        self._changed.set()
+        stuck = [child for child in children if not await child.gone(KILLING)]
+        if stuck:
+            return f"process {_pids(stuck)} is stuck in the kernel and may keep the GPU open", False, ""
+        if not self._wanted:
+            return NOT_LOOKED.message, False, ""
+        return await self._run_smi(gpu.index, reset_arguments(gpu.uuid))
 
     async def _openers(self, gpu: Gpu) -> tuple[GpuUser, ...]:
-        """Who else than we has a GPU open."""
-        ours = [child.pid for child in self._left()]
-        return await asyncio.to_thread(openers, self._options.root, gpu.minor, (), ours)
+        """Who else than we may have a GPU open."""
+        ours, host_pids = [child.pid for child in self._left()], self._options.host_pids
+        return await asyncio.to_thread(openers, self._options.root, gpu.minor, (), ours, host_pids=host_pids)
 
     def _pass_on(self, fact: Told) -> None:
         if isinstance(fact, Sample):
             if self._wanted:
                 self._sample = fact
                 self._sampled.set()
-            return
+            return None
         if isinstance(fact, MachineObserved) and fact.machine.gpus is not None:
             self._silences = 0
             if self._stale(fact.machine.gpus):
-                return
+                return None
             self._look = fact.machine
         if isinstance(fact, PartitionChangeFinished):
-            self._changing = None
+            return self._changes.pass_on(fact)
         self._tell(StatusChanged(DRIVER, fact.status) if isinstance(fact, DriverStatusChanged) else fact)
-        if isinstance(fact, MachineObserved) and (done := self._reset_done) is not None:
-            self._reset_done = None
-            self._finish_change(done)
+        if isinstance(fact, MachineObserved) and fact.machine.gpus is not None:
+            self._changes.looked()
 
     def _stale(self, gpus: Iterable[Gpu]) -> bool:
         """Whether a look still shows a charge that holds no more. The next one is another, and will be told."""
@@ -413,6 +415,8 @@ class Nvidia:
         """Why nothing new is asked of a GPU now; None where it is."""
         if not self._wanted:
             return NOT_LOOKED
+        if self._resetting:
+            return NOT_LOOKED.but(message=self._resetting)
         gpu = self._seen(uuid)
         for child in self._left():
             announced = child.announced()
@@ -454,19 +458,19 @@ class Nvidia:
             fault = self._unasked(action.gpu)
             gpu, arguments = self._seen(action.gpu), time_slice_arguments(action.gpu, action.length)
             index = None if gpu is None else gpu.index
-            problem, unsure = (fault.message, False) if fault else await self._run_smi(index, arguments)
+            problem, unsure, _ = (fault.message, False, "") if fault else await self._run_smi(index, arguments)
         told = TimeSliceFinished(gpu=action.gpu, length=action.length, requested_at=action.requested_at)
         self._tell(told.but(problem=problem, outcome_unknown=unsure))
 
-    async def _run_smi(self, index: int | None, arguments: Sequence[str]) -> tuple[Text, bool]:
-        """Why it did not do what it should, "" if it did; and whether it may have done it all the same."""
+    async def _run_smi(self, index: int | None, arguments: Sequence[str]) -> tuple[Text, bool, str]:
+        """Why it did not do what it should, "" if it did; whether it may have done it all the same; an NVML error."""
         before = [each for each in self._left() if isinstance(each, Smi)]
         if before:
-            return f"nvidia-smi, process {_pids(before)}, is stuck in the kernel", False
+            return f"nvidia-smi, process {_pids(before)}, is stuck in the kernel", False, ""
         try:
             smi = Smi(self._options.driver_root, index, arguments)
         except OSError as error:
-            return f"{error.filename}: {error.strerror}", False
+            return f"{error.filename}: {error.strerror}", False, ""
         self._children.append(smi)
         try:
             in_time = await smi.gone(self._smi_deadline)
@@ -475,16 +479,19 @@ class Nvidia:
             smi.stuck = not await smi.gone(KILLING)
         problem, unsure = smi.outcome()
         if smi.dismissed:
-            return NOT_LOOKED.message, unsure
-        return (problem, unsure) if in_time else (f"nvidia-smi did not end within {self._smi_deadline:g} s", True)
+            return NOT_LOOKED.message, unsure, ""
+        if not in_time:
+            return f"nvidia-smi did not end within {self._smi_deadline:g} s", True, ""
+        return problem, unsure, smi.error()
 
     def _seen(self, uuid: str) -> Gpu | None:
         """A GPU as it was last seen."""
         return self._look.gpu(uuid)
 
-    def _patience(self) -> float:
-        """How long a call may take now."""
-        return min(self._deadline * (1 << min(self._silences, 8)), max(LONGEST, self._deadline))
+    def _patience(self, child: Child) -> float:
+        """How long the call that a process makes may take now."""
+        usual = self._deadline * (LONGER if child.announced().function in CHANGES else 1)
+        return min(usual * (1 << min(self._silences, 8)), max(LONGEST, self._deadline))
 
     def _judge(self, child: Child) -> None:
         """Say what an end that was not wanted was about."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from gpuplane.core.text import clip
 from gpuplane.files import untrusted
 from gpuplane.hardware import tethered
+from gpuplane.hardware.driver.errors import NAMES
 from gpuplane.hardware.driver.page import Announced
 from gpuplane.hardware.driver.root import library, program
 from gpuplane.hardware.process import Process, start_process
@@ -54,6 +55,10 @@ class Smi(Process):
     def announced(self) -> Announced:
         """What it does, as a driver's process says it."""
         return Announced(since=self.started, function=f"{NAME} {self._does}", gpu=self._index)
+
+    def error(self) -> str:
+        """The NVML error by whose number it ended (nvidia-smi(1), RETURN VALUE); "" for none."""
+        return NAMES.get(self.status() or 0, "")
 
     def outcome(self) -> tuple[str, bool]:
         """Why it did not do what it should, "" if it did; and whether it may have done it all the same.

@@ -1,15 +1,11 @@
 """The driver's process partitions GPUs: the stand-in's library refuses what a real one would."""
 
 import os
-import sys
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
-from gpuplane.hardware.machinefile import read
-from gpuplane.model.facts import ChangePartition, MachineObserved, PartitionChangeFinished
-from gpuplane.model.machine import GpuProcess, MachineFile, Mig
+from gpuplane.model.facts import MachineObserved, PartitionChangeFinished
+from gpuplane.model.machine import GpuProcess, MachineFile
 from gpuplane.model.partitions import (
     CreateComputeInstance,
     CreateGpuInstance,
@@ -21,75 +17,7 @@ from gpuplane.model.partitions import (
 )
 from tests.hardware.driver.standin import StandIn
 from tests.hardware.driver.watched import Watched, watched
-from tests.hardware.timeslices.standin import SmiStandIn
-
-HOPPER, AMPERE = "GPU-0", "GPU-1"
-MACHINE = """
-driver: {version: "580.95.05", cuda: "13.0"}
-gpus:
-  - {index: 0, uuid: GPU-0, minor: 0, pci: "0000:01:00.0", model: NVIDIA H100 80GB HBM3, memory_mib: 81559,
-     compute_capability: "9.0", pci_id: "0x233010DE", mig: {}, nodes: [/dev/nvidia0]}
-  - {index: 1, uuid: GPU-1, minor: 1, pci: "0000:02:00.0", model: NVIDIA A100-SXM4-80GB, memory_mib: 81920,
-     compute_capability: "8.0", pci_id: "0x20B210DE", mig: {}, nodes: [/dev/nvidia1]}
-majors: {nvidia-caps: 236, nvidia: 195, nvidiactl: 195}
-nodes: [/dev/nvidiactl]
-"""
-RESET = f"""#!{sys.executable}
-import os, sys
-path = sys.argv[0].rpartition("/usr/bin/")[0] + "/driver/machine"
-lines = dict(line.rstrip("\\n").split("=", 1) for line in open(path))
-(gpu,) = (key[: -len(".uuid")] for key, value in lines.items() if value == sys.argv[1] and key.count(".") == 2)
-lines[gpu + ".mig"] = lines.pop(gpu + ".mig.pending", lines[gpu + ".mig"])
-kept = {{k: v for k, v in lines.items() if not k.startswith((gpu + ".gi.", gpu + ".mig."))}}
-with open(path + ".reset", "w") as file:
-    file.writelines(f"{{key}}={{value}}\\n" for key, value in sorted(kept.items()))
-os.replace(path + ".reset", path)
-"""
-ON = SetMigMode(True)
-
-
-@pytest.fixture
-def machine() -> MachineFile:
-    return read(MACHINE.encode(), "machine.yaml")
-
-
-@pytest.fixture
-def standin(tmp_path: Path, compiled: Path, machine: MachineFile) -> StandIn:
-    """A driver with a Hopper and an Ampere, and an nvidia-smi that can reset them."""
-    found = StandIn(tmp_path / "d", compiled)
-    found.describe(machine)
-    SmiStandIn(tmp_path / "d")
-    reset = tmp_path / "d/usr/bin/reset"
-    reset.write_text(RESET)
-    reset.chmod(0o755)
-    return found
-
-
-@pytest.fixture
-async def watch(standin: StandIn) -> AsyncIterator[Watched]:
-    async with watched(standin, driver_root=standin.folder.parent, poll=0.05) as watch:
-        await watch.until(lambda each: each.driver()[0] == "ok" and bool(each.gpus()))
-        yield watch
-
-
-async def made(watch: Watched, gpu: str, change: PartitionChange) -> PartitionChangeFinished:
-    """What came of a change; a look was told before."""
-    number = 1.0 + sum(isinstance(each, PartitionChangeFinished) for each in watch.facts)
-    await watch.hardware.do(ChangePartition(gpu=gpu, change=change, requested_at=number))
-
-    def answers() -> list[PartitionChangeFinished]:
-        return [e for e in watch.facts if isinstance(e, PartitionChangeFinished) and e.requested_at == number]
-
-    await watch.hear(lambda _: bool(answers()))
-    return answers()[0]
-
-
-def mig(watch: Watched, gpu: str) -> Mig:
-    """A GPU's partitioning, as it is known now."""
-    found = watch.node.snapshot.gpu(gpu)
-    assert found is not None
-    assert found.mig is not None
-    return found.mig
+from tests.hardware.partitions.realgpus import AMPERE, HOPPER, ON, made, mig, plant
 
 
 async def test_instances_come_and_go(watch: Watched) -> None:
@@ -158,22 +86,13 @@ async def test_an_instance_in_use_stays(watch: Watched, standin: StandIn, machin
     assert told.users[0].cgroups == ("/kubepods/pod7/abc",)
 
 
-def plant(standin: StandIn, failures: dict[str, str]) -> None:
-    """Have calls fail, and no others. What was changed by calls stays."""
-    path, fresh = standin.folder / "machine", standin.folder / "machine.planted"
-    lines = dict(line.split("=", 1) for line in path.read_text().splitlines())
-    kept = {key: value for key, value in lines.items() if not key.startswith("failure.")} | failures
-    fresh.write_text("".join(f"{key}={value}\n" for key, value in sorted(kept.items())))
-    fresh.replace(path)
-
-
 @pytest.mark.parametrize(
     ("call", "change"),
     [
         ("nvmlDeviceSetMigMode", SetMigMode(True)),
         ("nvmlDeviceCreateGpuInstanceWithPlacement", CreateGpuInstance(19, 3)),
         ("nvmlGpuInstanceCreateComputeInstance", CreateComputeInstance(9, 4, 3)),
-        ("nvmlGpuInstanceGetComputeInstanceProfileInfoV", CreateComputeInstance(9, 4, 3)),
+        ("nvmlGpuInstanceGetComputeInstanceProfileInfo", CreateComputeInstance(9, 4, 3)),
         ("nvmlComputeInstanceDestroy", DestroyComputeInstance(14, 0, 0)),
         ("nvmlGpuInstanceDestroy", DestroyGpuInstance(2, 9, 4)),
     ],

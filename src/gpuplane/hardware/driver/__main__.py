@@ -51,6 +51,8 @@ from gpuplane.model.telemetry import Sample
 
 BREATH = 0.05
 """Seconds between looks, at the least: events may come in storms."""
+ATTENTION = 5.0
+"""Seconds after a change of partitions in which orders are looked for often: changes come one after another."""
 PR_SET_PDEATHSIG = 1
 
 
@@ -132,7 +134,7 @@ def main() -> None:
             agent.tell(_probe(options.probe, looker, agent.skipped))
         else:
             sampler = Sampler(nvml, looker, Processes(options.root, options.host_pids), driver.version)
-            changer = Changer(nvml, functools.partial(openers, options.root))
+            changer = Changer(nvml, functools.partial(openers, options.root, host_pids=options.host_pids))
             watch = Watch(agent, looker, Bindings(nvml), sampler, changer, options.event_wait)
             watch.follow(driver, options.poll, lambda: library.kernel_state(files) != kernel)
     except library.Unusable as unusable:
@@ -193,30 +195,35 @@ class Watch:
     ) -> None:
         self._agent, self._looker, self._bindings, self._event_wait = agent, looker, bindings, event_wait
         self._sampler, self._changer = sampler, changer
+        self._attentive_until = 0.0
 
     def follow(self, driver: Driver, poll: float, changed: Callable[[], bool]) -> None:
         """Look until the kernel's driver is another one. Raises Failed where a look is not possible."""
         reason = f"driver {driver.version}, CUDA {driver.cuda}"
+        made: PartitionChangeFinished | None = None
         while True:
             self._agent.tell(MachineObserved(self._looker.look(self._agent.skipped)))
             self._agent.tell(DriverStatusChanged(DriverStatus("ok", reason)))
+            if made is not None:
+                self._agent.tell(made)
             for binding in self._bindings.take():
                 self._agent.tell(binding)
-            if self._agent.changes:
-                self._change()
-                continue
-            self._wait(poll)
+            if not self._agent.changes:
+                self._wait(poll)
             if changed():
                 return
+            made = self._change()
 
-    def _change(self) -> None:
-        """Make one change of partitions; what became of it is told after a look that shows it."""
+    def _change(self) -> PartitionChangeFinished | None:
+        """Make the next change of partitions, if there is one; what became of it is told after a look that shows it."""
+        if not self._agent.changes:
+            return None
         action = self._agent.changes.pop(0)
         subject = next((each for each in self._looker.subjects if each.gpu.uuid == action.gpu), None)
         told = self._changer.make(action, subject)
         self._looker.forget_instances(action.gpu)
-        self._agent.tell(MachineObserved(self._looker.look(self._agent.skipped)))
-        self._agent.tell(told)
+        self._attentive_until = time.monotonic() + ATTENTION
+        return told
 
     def _wait(self, poll: float) -> None:
         """Until the next look is due, or wanted at once: samples are taken, what happens is told, and looked at soon.
@@ -227,7 +234,8 @@ class Watch:
         until = began + poll
         while (left := until - time.monotonic()) > 0 and not self._agent.ordered(0):
             happened = 0
-            for event in self._looker.events.wait(max(0.0, min(left, self._event_wait, self._sample()))):
+            at_most = BREATH if time.monotonic() < self._attentive_until else self._event_wait
+            for event in self._looker.events.wait(max(0.0, min(left, at_most, self._sample()))):
                 self._agent.tell(event)
                 happened += 1
             if happened:

@@ -31,6 +31,9 @@ COMPUTE_PROFILES = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
 """Compute slices → NVML_COMPUTE_INSTANCE_PROFILE_*."""
 USUAL_SIZES = (1, 2, 3, 4, 7)
 """Compute slices of the compute instances that NVIDIA's guide lists."""
+UNTOLD = ("INVALID_ARGUMENT", "NOT_FOUND", "NO_PERMISSION")
+"""Errors that are answers: there is no such thing, or the driver does not tell it to us (placements and instances are
+for the privileged alone)."""
 SHARED = 0  # NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 MOST = 64  # placements, instances
 RESETLESS = 184  # NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED
@@ -54,9 +57,9 @@ class Unanswered(Exception):
 
 
 def quietly(subject: Subject, function: str, *arguments: Any) -> Any:
-    """The answer; None where this GPU has none. Raises Unanswered; that is no fault, for other queries show it."""
+    """The answer; None where there is none for us. Raises Unanswered; that is no fault, for other queries show it."""
     before = len(subject.faults)
-    answer = subject.ask(None, function, *arguments, fine=("INVALID_ARGUMENT", "NOT_FOUND"))
+    answer = subject.ask(None, function, *arguments, fine=UNTOLD)
     if len(subject.faults) > before:
         del subject.faults[before:]
         raise Unanswered(function)
@@ -139,14 +142,16 @@ def gpu_instances(subject: Subject, profile: int) -> list[Any] | None:
 
 
 def compute_instances(subject: Subject, handle: Any, slices: int) -> tuple[ComputeInstance, ...] | None:
-    """The compute instances of a GPU instance of so many slices."""
-    found = []
+    """The compute instances of a GPU instance of so many slices; None where the driver does not tell them."""
+    found, is_told = [], False
     for size, constant in COMPUTE_PROFILES.items():
         if size > slices:
             continue
-        info = quietly(subject, "nvmlGpuInstanceGetComputeInstanceProfileInfo", handle, constant, SHARED)
+        version, function = 1, "nvmlGpuInstanceGetComputeInstanceProfileInfo"
+        info = quietly(subject, function, handle, constant, SHARED, version)
         if info is None:
             continue
+        is_told = True
         parts, count = (pynvml.c_nvmlComputeInstance_t * MOST)(), pynvml.c_uint(MOST)
         function = "nvmlGpuInstanceGetComputeInstances"
         if quietly(subject, function, handle, info.id, parts, pynvml.byref(count)) is None:
@@ -156,7 +161,7 @@ def compute_instances(subject: Subject, handle: Any, slices: int) -> tuple[Compu
             if told is None:
                 return None
             found.append(ComputeInstance(id=told.id, slices=size))
-    return tuple(sorted(found, key=lambda each: each.id))
+    return tuple(sorted(found, key=lambda each: each.id)) if is_told else None
 
 
 def needs_reset(subject: Subject) -> bool | None:

@@ -1,24 +1,21 @@
 """Single changes of a GPU's partitions, as NVML makes them.
 
 What is already so is done: a change may be requested again after a crash. Before something is destroyed it is checked
-that it is what was meant: ids are given out again.
+that it is what was meant: ids are given out again. A change of the mode is not begun while programs have the GPU open,
+and is taken back where the driver says that it has to wait for somebody: it would take effect at some later reset.
 """
 
 import ctypes
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
 from gpuplane.hardware.driver.errors import ERRORS, NAMES, Failed, explain
-from gpuplane.hardware.driver.instances import (
-    COMPUTE_PROFILES,
-    SHARED,
-    Unanswered,
-    gpu_instances,
-    look_at_instances,
-)
+from gpuplane.hardware.driver.instances import COMPUTE_PROFILES, MOST, SHARED
 from gpuplane.hardware.driver.nvml import Nvml, Subject
+from gpuplane.hardware.driver.openers import in_the_way
 from gpuplane.model.facts import ChangePartition, PartitionChangeFinished
 from gpuplane.model.partitions import (
     ChangeProblem,
@@ -42,6 +39,14 @@ PROBLEMS: Mapping[str, ChangeProblem] = {
 }
 """NVML's errors → what they mean for a change; every other one may be over the next time."""
 SET_MODE = "nvmlDeviceSetMigMode"
+CHANGES = (
+    SET_MODE,
+    "nvmlDeviceCreateGpuInstanceWithPlacement",
+    "nvmlGpuInstanceDestroy",
+    "nvmlGpuInstanceCreateComputeInstance",
+    "nvmlComputeInstanceDestroy",
+)
+"""The calls that change something."""
 
 
 class Refused(Exception):
@@ -69,10 +74,11 @@ class Changer:
             problem = PROBLEMS.get(failed.error, "failed")
             users = self._open(subject) if problem == "in-use" and subject is not None else ()
             return told.but(problem=problem, failure=str(failed), users=users)
-        except Unanswered as unanswered:
-            return told.but(problem="failed", failure=f"{unanswered}: the driver does not answer")
         except Refused as refused:
             return told.but(problem=refused.problem, failure=refused.failure, users=refused.users)
+        except Exception as error:
+            failure = f"the agent cannot read the driver's answer: {type(error).__name__}: {error}"
+            return told.but(problem="failed", failure=failure, outcome_unknown=True)
         return told
 
     def _make(self, action: ChangePartition, subject: Subject) -> None:
@@ -85,9 +91,14 @@ class Changer:
                 self._destroy(subject, id, (profile, start))
             case CreateComputeInstance(profile, start, slices):
                 instance = self._instance(subject, (profile, start))
-                info = self._call(
-                    subject, "nvmlGpuInstanceGetComputeInstanceProfileInfo", instance, COMPUTE_PROFILES[slices], SHARED
+                constant, version, function = (
+                    COMPUTE_PROFILES.get(slices),
+                    1,
+                    "nvmlGpuInstanceGetComputeInstanceProfileInfo",
                 )
+                if constant is None:
+                    raise Refused("not-supported", f"there are no compute instances of {slices} slices")
+                info = self._call(subject, function, instance, constant, SHARED, version)
                 self._call(subject, "nvmlGpuInstanceCreateComputeInstance", instance, info.id)
             case DestroyComputeInstance(profile, start, id):
                 instance = self._instance(subject, (profile, start), is_needed=False)
@@ -99,21 +110,29 @@ class Changer:
                 raise Refused("not-supported", "NVML has no reset of a GPU")
 
     def _set_mode(self, subject: Subject, enabled: bool) -> None:
-        if self._call(subject, "nvmlDeviceGetMigMode", subject.handle) == [int(enabled), int(enabled)]:
+        before, pending = self._call(subject, "nvmlDeviceGetMigMode", subject.handle)
+        needs_reset = subject.gpu.mig is not None and subject.gpu.mig.needs_reset is True
+        if pending == enabled and (before == enabled or needs_reset):
             return
+        if before != enabled and (users := in_the_way(self._open(subject))):
+            raise Refused("in-use", "programs have the GPU open", users)
         activation = self._call(subject, SET_MODE, subject.handle, int(enabled))
         current, pending = self._call(subject, "nvmlDeviceGetMigMode", subject.handle)
         error = NAMES.get(activation, "" if not activation else str(activation))
         if current == enabled or (pending == enabled and error == "RESET_REQUIRED"):
             return
-        raise Refused(PROBLEMS.get(error, "failed"), explain(SET_MODE, error or "UNKNOWN"), self._open(subject))
+        users = self._open(subject)
+        if pending != before:
+            with suppress(Failed):
+                self._call(subject, SET_MODE, subject.handle, before)
+        raise Refused(PROBLEMS.get(error, "failed"), explain(SET_MODE, error or "UNKNOWN"), users)
 
     def _create(self, subject: Subject, profile: int, start: int) -> None:
         mig = subject.gpu.mig
         known = next((each for each in mig.profiles if each.id == profile), None) if mig is not None else None
         if known is None:
             raise Refused("not-supported", f"this GPU has no profile {profile}")
-        if any(each.placement == (profile, start) for each in look_at_instances(subject, (known,)) or ()):
+        if self._instance(subject, (profile, start), is_needed=False) is not None:
             return
         placement = pynvml.c_nvmlGpuInstancePlacement_t(start, known.size)
         function = "nvmlDeviceCreateGpuInstanceWithPlacement"
@@ -130,7 +149,10 @@ class Changer:
 
     def _instance(self, subject: Subject, placement: tuple[int, int], *, is_needed: bool = True) -> Any:
         """NVML's handle of the GPU instance of this placement. Raises Refused where one is needed and there is none."""
-        for handle in gpu_instances(subject, placement[0]) or ():
+        handles, count = (pynvml.c_nvmlGpuInstance_t * MOST)(), pynvml.c_uint(MOST)
+        function = "nvmlDeviceGetGpuInstances"
+        self._call(subject, function, subject.handle, placement[0], handles, ctypes.byref(count))
+        for handle in handles[: min(count.value, MOST)]:
             if self._call(subject, "nvmlGpuInstanceGetInfo", handle).placement.start == placement[1]:
                 return handle
         if is_needed:
@@ -152,6 +174,7 @@ class Changer:
     def _open(self, subject: Subject) -> tuple[GpuUser, ...]:
         """Who has the GPU open."""
         pids = set[int]()
-        for function in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+        for kind in ("Compute", "MPSCompute", "Graphics"):
+            function = f"nvmlDeviceGet{kind}RunningProcesses"
             pids.update(each.pid for each in subject.ask((), function, subject.handle, fine=ERRORS))
         return self._users(subject.gpu.minor, tuple(sorted(pids - {0})))

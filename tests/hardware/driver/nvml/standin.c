@@ -43,8 +43,7 @@ typedef struct { unsigned sms, copy, decoders, encoders, jpegs, ofas, gpu_slices
                  unsigned long long memory; } Attributes;
 typedef struct { uintptr_t device; unsigned id, profile, start, size; } InstanceInfo;
 typedef struct { uintptr_t device, instance; unsigned id, profile, start, size; } ComputeInfo;
-typedef struct { unsigned version, id, slices, instances, sms, copies, decoders, encoders, jpegs, ofas; char name[96]; }
-    ComputeProfile;
+typedef struct { unsigned id, slices, instances, sms, copies, decoders, encoders, jpegs, ofas; } ComputeProfile;
 typedef struct { unsigned start, size; } Placement;
 typedef struct { unsigned id, p2p, slices, instances, sms, copies, decoders, encoders, jpegs, ofas;
                  unsigned long long memory; } Profile;
@@ -589,15 +588,14 @@ static unsigned slices_of(uintptr_t instance)
     return value && kind_of(gpu(instance), strtoul(value, NULL, 10), &kind) ? kind.slices : 0;
 }
 
-int nvmlGpuInstanceGetComputeInstanceProfileInfoV(uintptr_t instance, unsigned profile, unsigned engine,
-                                                  ComputeProfile *info)
+int nvmlGpuInstanceGetComputeInstanceProfileInfo(uintptr_t instance, unsigned profile, unsigned engine,
+                                                 ComputeProfile *info)
 {
     ENTER(gpu(instance));
     unsigned whole = slices_of(instance);
     if (engine || profile > 4 || SIZES[profile] > whole)
         return profile > 8 ? INVALID_ARGUMENT : NOT_SUPPORTED;
-    *info = (ComputeProfile){.version = info->version, .id = 90 - profile, .slices = SIZES[profile],
-                             .instances = whole / SIZES[profile]};
+    *info = (ComputeProfile){.id = 90 - profile, .slices = SIZES[profile], .instances = whole / SIZES[profile]};
     return SUCCESS;
 }
 
@@ -663,9 +661,12 @@ int nvmlDeviceSetMigMode(uintptr_t device, unsigned mode, unsigned *activation)
         set(NULL, "gpu.%d.mig.pending", whose);
         return save();
     }
-    if (any_instance(whose) || used(whose, -1, -1))
+    if (any_instance(whose))
         return IN_USE;
-    if (!resetless || *resetless != '1') {
+    if (used(whose, -1, -1) || get("gpu.%d.client", whose)) { /* it takes effect when nobody uses the GPU any more */
+        set(mode ? "1" : "0", "gpu.%d.mig.pending", whose);
+        *activation = IN_USE;
+    } else if (!resetless || *resetless != '1') {
         set(mode ? "1" : "0", "gpu.%d.mig.pending", whose);
         *activation = RESET_REQUIRED;
     } else

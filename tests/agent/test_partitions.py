@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from gpuplane.sandbox.agent import Agent
+from gpuplane.sandbox.apiserver.objects import parse_path
+from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet, PodRejected, pod
 from tests.agent.test_process import gpuplane
 
+NODE, STATE = parse_path("/api/v1/nodes/n1"), "nvidia.com/mig.config.state"
 GPU, HALF, SMALL = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"
 LAYOUTS = """
 version: v1
@@ -41,18 +44,51 @@ class Site:
 
         self.kubelet.manager.list_received = keep  # type: ignore[method-assign]
 
-    def agent(self) -> Agent:
+    def agent(self, *more: object) -> Agent:
         """An agent here."""
         return Agent(
             "--machine", "hgx-h100", "--config", self.root / "config.yaml", "--kubelet-root", self.root / "k",
-            "--state-dir", self.state,
+            "--state-dir", self.state, *more,
         )  # fmt: skip
+
+    def follow_label(self, server: ApiServer, file: str = "layouts.yaml") -> tuple[object, ...]:
+        """Have agents follow the label of the Node, which is there; their flags for it."""
+        path = f"configFile: {self.root / file}, " if file else ""
+        text = f"version: v1\nflags: {{migStrategy: mixed}}\nmig: {{{path}label: true}}\n"
+        (self.root / "config.yaml").write_text(text)
+        (self.root / "kubeconfig").write_text(server.kubeconfig())
+        label(server)
+        return "--node-name", "n1", "--kubeconfig", self.root / "kubeconfig"
 
     async def mig(self, command: str, name: str, *more: object) -> tuple[int, Any]:
         """(exit status, document) of `gpuplane mig`."""
         file = self.root / "layouts.yaml"
         code, said = await gpuplane("mig", command, "-f", file, "-c", name, "--state-dir", self.state, "--json", *more)
         return code, json.loads(said[said.index("{") :])
+
+
+def label(server: ApiServer, **labels: str) -> None:
+    """The Node has these labels of somebody else's, and no others of theirs."""
+    known = {key.replace("__", "/").replace("_", "."): value for key, value in labels.items()}
+    metadata = {"name": "n1", "labels": {"kubernetes.io/os": "linux", **known}}
+    old = server.objects.get(NODE) if server.objects.has(NODE) else {}
+    ours = {key: value for key, value in old.get("metadata", {}).get("labels", {}).items() if key == STATE}
+    metadata["labels"] = {**metadata["labels"], **ours}  # type: ignore[dict-item]
+    status = {"status": old["status"]} if "status" in old else {}
+    server.put("/api/v1/nodes/n1", {"apiVersion": "v1", "kind": "Node", "metadata": metadata, **status})
+
+
+def state(server: ApiServer) -> str:
+    """The label that says how the request stands; "" for none."""
+    return str(server.objects.get(NODE)["metadata"].get("labels", {}).get(STATE, ""))
+
+
+def condition(server: ApiServer) -> tuple[str, str]:
+    """(status, reason) of the condition."""
+    found = server.objects.get(NODE).get("status", {}).get("conditions", ())
+    return next(
+        ((each["status"], each["reason"]) for each in found if each["type"] == "gpuplane.io/MIGReady"), ("", "")
+    )
 
 
 @pytest.fixture
@@ -114,3 +150,59 @@ async def test_layouts_come_back_after_a_restart_and_an_agent_that_was_killed_is
     async with site.agent():  # the described machine is as its file has it: as after a reboot
         await site.kubelet.until_capacity(SMALL, 7, 7, deadline=60)
         await site.kubelet.until_capacity(GPU, 7, 7)
+
+
+async def test_the_label_of_the_node_requests_a_layout(site: Site) -> None:
+    """The state label and the condition say how it stands; without the label everything stays as it is."""
+    async with ApiServer() as server:
+        flags = site.follow_label(server)
+        async with site.agent(*flags):
+            await site.kubelet.until_capacity(GPU, 8, 8)
+            await server.until(lambda: condition(server) == ("True", "NotRequested"))
+            assert state(server) == ""
+            label(server, nvidia_com__mig_config="seven")
+            await site.kubelet.until_capacity(SMALL, 7, 7)
+            await server.until(lambda: state(server) == "success")
+            await server.until(lambda: condition(server) == ("True", "Applied"))
+            label(server, nvidia_com__mig_config="nothing-like-it")
+            await server.until(lambda: state(server) == "failed")
+            await server.until(lambda: condition(server) == ("False", "ConfigUnknown"))
+            label(server)
+            await server.until(lambda: state(server) == "")
+            await server.until(lambda: condition(server) == ("True", "NotRequested"))
+            assert site.kubelet.capacity(SMALL) == (7, 7)
+
+
+async def test_a_pod_in_the_way_is_named_until_it_ends(site: Site) -> None:
+    """And what NVIDIA's MIG manager does here is left to it."""
+    async with ApiServer() as server:
+        flags = site.follow_label(server)
+        label(server, nvidia_com__mig_config="halves")
+        async with site.agent(*flags):
+            await site.kubelet.until_capacity(HALF, 2, 2)
+            await site.kubelet.run(pod("train", namespace="default", **{HALF: 1}))
+            label(server, nvidia_com__mig_config="whole")
+            await server.until(lambda: state(server) == "pending")
+            await server.until(lambda: condition(server) == ("False", "Held"))
+            await site.kubelet.end("default/train")
+            await site.kubelet.until_capacity(GPU, 8, 8, deadline=60)
+            await server.until(lambda: state(server) == "success")
+            label(server, **{"nvidia_com__mig_config": "seven", "nvidia_com__gpu_deploy_mig-manager": "true"})
+            await server.until(lambda: condition(server) == ("False", "MigManager"))
+            await server.until(lambda: state(server) == "failed")
+            assert site.kubelet.capacity(GPU) == (8, 8)
+
+
+async def test_layouts_come_back_before_anything_is_offered(site: Site) -> None:
+    """After a reboot, without a word of the API server: from what the Node requested last. GPU 1 is never whole."""
+    async with ApiServer() as server:
+        flags = site.follow_label(server, file="")
+        label(server, nvidia_com__mig_config="all-1g.10gb")
+        async with site.agent(*flags):
+            await site.kubelet.until_capacity(SMALL, 56, 56)
+        await server.stop()
+        site.lists.clear()
+        async with site.agent(*flags):
+            await site.kubelet.until_capacity(SMALL, 56, 56, deadline=60)
+            assert not any("Healthy" in each.values() for each in site.lists.get(GPU, ()))
+        await server.start()

@@ -19,7 +19,7 @@ from tests.deploy.kustomize import DEPLOY, MERGE_KEYS, Json, apply, build, ident
 OVERLAYS = ("nvidia-runtime", "host")
 OF_NODES = ("node-labels", "node-feature", "features-file", "startup-taint")
 OF_PROMETHEUS = ("grafana-dashboard", "pod-monitor", "prometheus-rules", "service-monitor")
-IN_BOTH = ("hook", "network-policy", "pod-labels", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
+IN_BOTH = ("hook", "network-policy", "pod-labels", "process-metrics", "mig-config", *OF_NODES, *OF_PROMETHEUS)
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -304,6 +304,24 @@ def test_mig_adds_one_capability(tmp_path: Path) -> None:
     assert [each for each in container["env"] if each not in _container(plain)["env"]] == [
         {"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"}
     ]
+
+
+@pytest.mark.parametrize("overlay", ["nvidia-runtime", "host"])
+def test_mig_config_adds_one_capability_and_one_right(overlay: str) -> None:
+    """components/mig-config adds what partitioning a GPU takes, the right to patch Nodes, and nothing else."""
+    plain = build(DEPLOY / "overlays" / overlay)
+    found = apply(DEPLOY / "components/mig-config", plain)
+    container, before = _container(found), _container(plain)
+    added = [each for each in container["env"] if each not in before["env"]]
+    known = {identity(each) for each in plain}
+
+    assert added == [
+        {"name": "FOLLOW_MIG_LABEL", "value": "true"}, {"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"}
+    ]  # fmt: skip
+    assert "SYS_ADMIN" in container["securityContext"]["capabilities"]["add"]
+    role, binding = sorted((each for each in found if identity(each) not in known), key=lambda each: each["kind"])
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]}]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
 
 
 def test_time_slices_add_one_capability() -> None:

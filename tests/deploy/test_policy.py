@@ -26,7 +26,7 @@ SPEC = [
 ]  # fmt: skip
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/gpuplane"
 DESCRIBES = (
-    "key.matches('^(nvidia[.]com|gpuplane[.]io)/.+$') && !key.matches( "
+    "key == 'nvidia.com/mig.config.state' || key.matches('^(nvidia[.]com|gpuplane[.]io)/.+$') && !key.matches( "
     "'^nvidia[.]com/(device-plugin[.]config|mig[.]config.*|gpu[.]deploy[.].*|mps[.]config|gpu[.]workload[.]config)$')"
 )
 
@@ -87,7 +87,7 @@ def test_its_expressions(spec: Json) -> None:
     same = "{0}.all(field, (field in object.{1}) == (field in oldObject.{1}) && (!(field in object.{1}) "
     same += "|| object.{1}[field] == oldObject.{1}[field]))"
     others = "(has({0}.status.conditions) ? {0}.status.conditions"
-    others += ".filter(each, !(each.type in ['GPUProblem', 'gpuplane.io/GPUReady'])) : [])"
+    others += ".filter(each, !(each.type in ['GPUProblem', 'gpuplane.io/GPUReady', 'gpuplane.io/MIGReady'])) : [])"
     assert [_plain(each["expression"]) for each in spec["validations"]] == [
         "variables.ownNode != ''",
         "request.operation == 'UPDATE' || (variables.isEvent && request.operation == 'CREATE')",
@@ -230,6 +230,8 @@ DEPLOYED = {"nvidia.com/gpu.deploy.driver": "true"}
         (labelled(), labelled(**{"nvidia.com/device-plugin.config": "x"}), "describe the node"),
         (labelled(), labelled(**{"nvidia.com/gpu.deploy.driver": "true"}), "describe the node"),
         (labelled(**{"nvidia.com/mig.config": "all-1g"}), labelled(), "describe the node"),
+        (labelled(), labelled(**{"nvidia.com/mig.config.state": "success"}), "allowed"),
+        (labelled(), labelled(**{"nvidia.com/mig.config.stat": "x"}), "describe the node"),
         (annotated(), annotated(**{"gpuplane.io/gpus": "{}"}), "allowed"),
         (annotated(**{"gpuplane.io/gpus": "{}"}), annotated(), "allowed"),
         (annotated(), annotated(**{"gpuplane.io/drain": "all"}), "gpuplane.io/gpus and no other"),

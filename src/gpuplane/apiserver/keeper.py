@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, followed_since
 from gpuplane.core.text import clip
-from gpuplane.model.config import NodeSettings
+from gpuplane.model.config import NodeSettings, Settings
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
@@ -39,7 +39,7 @@ class Kept(Protocol[T]):
     rights: str
     was_ours: bool
 
-    def is_wanted(self, node: NodeSettings) -> bool:
+    def is_wanted(self, settings: Settings) -> bool:
         """Whether the configuration wants it."""
 
     def inputs(self, snapshot: Snapshot) -> object:
@@ -66,7 +66,7 @@ async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
         snapshot = node.snapshot
         if (settings := snapshot.config.settings) is None:
             continue
-        is_wanted = kept.is_wanted(settings.node)
+        is_wanted = kept.is_wanted(settings)
         wanted = await kept.derive(snapshot) if is_wanted else None
         if not memory.is_due(snapshot, wanted, is_wanted, node.now()):
             continue
@@ -81,7 +81,7 @@ async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
             memory.forget()
             reason = f"{error}; {kept.rights} has the rights" if error.code == FORBIDDEN else str(error)
             node.apply(StatusChanged(kept.part, Status("failing", reason)))
-            await rests.wait(node, error, lambda now: _node_settings(now) != settings.node)
+            await rests.wait(node, error, lambda now: now.config.settings != settings)
         else:
             rests.reset()
             memory.note(snapshot, wanted, node.now())
@@ -146,10 +146,10 @@ class _Memory(Generic[T]):
         return self._is_known and self._last is not None and followed_since(snapshot) not in (None, self._link)
 
     def _inputs_of(self, snapshot: Snapshot) -> object:
-        settings = _node_settings(snapshot)
+        settings = snapshot.config.settings
         if settings is None or not self._kept.is_wanted(settings):
-            return settings
-        return settings, self._kept.inputs(snapshot)
+            return None if settings is None else (settings.node, settings.partitions)
+        return settings.node, settings.partitions, self._kept.inputs(snapshot)
 
 
 def _node_settings(snapshot: Snapshot) -> NodeSettings | None:

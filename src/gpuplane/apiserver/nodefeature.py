@@ -15,7 +15,7 @@ import msgspec
 from gpuplane.apiserver.node import NODES_PATH
 from gpuplane.apiserver.nodemetadata import Labels, describe_refused
 from gpuplane.core.reports.nodelabels import writable_labels
-from gpuplane.model.config import NodeSettings
+from gpuplane.model.config import Settings
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import NODE_FEATURE
 
@@ -49,8 +49,8 @@ class NodeFeature:
     def __init__(self, name: str, labels: Labels, kubeconfig: Path | None) -> None:
         self._node, self._labels, self._kubeconfig = name, labels, kubeconfig
 
-    def is_wanted(self, node: NodeSettings) -> bool:
-        return node.labels == "node-feature"
+    def is_wanted(self, settings: Settings) -> bool:
+        return settings.node.labels == "node-feature"
 
     def inputs(self, snapshot: Snapshot) -> object:
         return self._labels(snapshot)

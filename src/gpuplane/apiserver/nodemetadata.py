@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gpuplane.apiserver.node import NODES_PATH
+from gpuplane.core.reports.migstate import STATE_LABEL, mig_state
 from gpuplane.core.reports.nodeannotation import ANNOTATION, encode_node_gpus, node_gpus
 from gpuplane.core.reports.nodelabels import writable_labels
 from gpuplane.core.text import join_first_names
-from gpuplane.model.config import NodeSettings
+from gpuplane.model.config import Settings
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import NODE_METADATA
 from gpuplane.model.value import Value
@@ -66,8 +67,8 @@ class NodeMetadata:
     def __init__(self, name: str, labels: Labels) -> None:
         self._name, self._path, self._labels = name, f"{NODES_PATH}/{name}", labels
 
-    def is_wanted(self, node: NodeSettings) -> bool:
-        return node.labels == "node" or node.annotation
+    def is_wanted(self, settings: Settings) -> bool:
+        return settings.node.labels == "node" or settings.node.annotation or settings.partitions.follow_label
 
     def inputs(self, snapshot: Snapshot) -> object:
         return (
@@ -87,6 +88,8 @@ class NodeMetadata:
         if labels is None or (settings.annotation and gpus is None):
             return None
         kept, refused = writable_labels(labels)
+        if (state := mig_state(snapshot)) is not None:
+            kept[STATE_LABEL] = state
         annotations = {ANNOTATION: await asyncio.to_thread(encode_node_gpus, gpus)} if gpus is not None else {}
         return WantedMetadata(labels=kept, annotations=annotations, refused=refused)
 

@@ -1,4 +1,4 @@
-"""The conditions `GPUProblem` and `gpuplane.io/GPUReady` of our Node object, kept equal to the views of them.
+"""The conditions `GPUProblem`, `gpuplane.io/GPUReady` and `gpuplane.io/MIGReady` of our Node, equal to their views.
 
 A condition is written when its content changes, and again every few minutes with its newest message: the heartbeat
 shows that an agent runs. If the heartbeat is older than ten minutes no agent does. Both are written by one strategic
@@ -21,6 +21,7 @@ import msgspec
 
 from gpuplane.apiserver.node import CLIENT_MODULE, NODES_PATH
 from gpuplane.apiserver.retry import Backoff, followed_since, timestamp
+from gpuplane.core.reports.migstate import mig_condition
 from gpuplane.core.reports.nodecondition import node_condition
 from gpuplane.core.reports.readycondition import ready_condition
 from gpuplane.model.facts import StatusChanged
@@ -33,10 +34,11 @@ from gpuplane.model.views import NodeCondition
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-PROBLEM_CONDITION, READY_CONDITION = "GPUProblem", "gpuplane.io/GPUReady"
+PROBLEM_CONDITION, READY_CONDITION, MIG_CONDITION = "GPUProblem", "gpuplane.io/GPUReady", "gpuplane.io/MIGReady"
 CONDITIONS: Mapping[str, Callable[[Snapshot], NodeCondition | None]] = {
     PROBLEM_CONDITION: node_condition,
     READY_CONDITION: ready_condition,
+    MIG_CONDITION: mig_condition,
 }
 """Type of a condition → the view that says it."""
 HEARTBEAT = 240.0  # seconds

@@ -14,7 +14,7 @@ import msgspec
 
 from gpuplane.apiserver.node import NODES_PATH
 from gpuplane.core.reports.readycondition import ready_condition
-from gpuplane.model.config import NodeSettings
+from gpuplane.model.config import Settings
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import STARTUP_TAINT
 
@@ -40,8 +40,8 @@ class StartupTaint:
     def __init__(self, name: str) -> None:
         self._name, self._path = name, f"{NODES_PATH}/{name}"
 
-    def is_wanted(self, node: NodeSettings) -> bool:
-        return bool(node.startup_taint)
+    def is_wanted(self, settings: Settings) -> bool:
+        return bool(settings.node.startup_taint)
 
     def inputs(self, snapshot: Snapshot) -> object:
         said = ready_condition(snapshot)

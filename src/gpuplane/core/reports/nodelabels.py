@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 WRITABLE_PREFIXES = ("nvidia.com/", "gpuplane.io/")
 INSTRUCTIONS = re.compile(
-    r"nvidia\.com/(device-plugin\.config|mig\.config.*|gpu\.deploy\..*|mps\.config|gpu\.workload\.config)"
+    r"nvidia\.com/(device-plugin\.config|mig\.config(?!\.state$).*|gpu\.deploy\..*|mps\.config|gpu\.workload\.config)"
 )
 """Labels that tell an agent or the GPU operator what to do: a person or that operator sets them."""
 NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)

@@ -3,13 +3,17 @@
 Cards, layouts and holders are random and seeded. Cards are those of the tests, which are NVIDIA's tables.
 """
 
+import asyncio
 import random
 import statistics
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from bench.reference import in_loops
+from bench.rig import running
 from bench.row import Measure, Row
 from gpuplane.core.partitions.plan import Fixed, WantedInstances, plan_instances
 from gpuplane.core.partitions.plans import gpu_plans
@@ -20,9 +24,18 @@ from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.partitions import GpuLayout, LayoutRequest
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.sandbox.apiserver.server import ApiServer
 from tests.core.partitions.tables import SEVEN, Card, Placement, all_layouts, by_id, multisets
 
 PLANS, PAIRS, GPUS = 300, 20_000, 16
+RELABELS = 12
+HALF, SMALL = "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"
+LAYOUTS = """
+version: v1
+mig-configs:
+  halves: [{devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 2}}]
+  seven: [{devices: [0], mig-enabled: true, mig-devices: {1g.10gb: 7}}]
+"""
 CHANGES_OF_INSTANCE = 2
 """A GPU instance and its compute instance are two."""
 
@@ -119,4 +132,36 @@ def _is_theirs(layout: frozenset[Placement], wanted: Sequence[tuple[int, int]]) 
     return Counter(id for id, _ in layout) == dict(wanted)
 
 
-MEASURES: tuple[Measure, ...] = (planning, against_mig_parted)
+async def label_to_devices() -> list[Row]:
+    """from a label of the Node to kubelet's devices"""
+    times = []
+    with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
+        root = Path(directory)
+        (root / "layouts.yaml").write_text(LAYOUTS)
+        async with ApiServer() as server:
+            (root / "kubeconfig").write_text(server.kubeconfig())
+            config = (
+                f"version: v1\nflags: {{migStrategy: mixed}}\nmig: {{configFile: {root}/layouts.yaml, label: true}}\n"
+            )
+            _label(server, "seven")
+            flags = ("--node-name", "n1", "--kubeconfig", root / "kubeconfig")
+            async with running("hgx-h100", 7, *flags, config=config, resource=SMALL) as (kubelet, _, _):
+                for number in range(RELABELS):
+                    name, resource, count = ("halves", HALF, 2) if number % 2 == 0 else ("seven", SMALL, 7)
+                    await asyncio.sleep(0.5)
+                    began = time.perf_counter()
+                    _label(server, name)
+                    await kubelet.until_capacity(resource, count, count)
+                    times.append(time.perf_counter() - began)
+    figure = statistics.median(times) * 1e3
+    how = f"median of {RELABELS}, max {max(times) * 1e3:.0f} ms: seven MIG devices to two and back, one GPU of eight; "
+    how += "described machine, whose driver takes no time"
+    return [Row("label to devices at kubelet, beyond the driver's time", figure, 300, "ms", how)]
+
+
+def _label(server: ApiServer, name: str) -> None:
+    metadata = {"name": "n1", "labels": {"nvidia.com/mig.config": name}}
+    server.put("/api/v1/nodes/n1", {"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+
+
+MEASURES: tuple[Measure, ...] = (planning, against_mig_parted, label_to_devices)

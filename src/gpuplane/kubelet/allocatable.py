@@ -40,14 +40,12 @@ async def follow_allocatable(node: Node, root: Path, is_wanted: Callable[[Snapsh
             options = [("grpc.max_receive_message_length", LARGEST_ANSWER), ("grpc.use_local_subchannel_pool", 1)]
             async with grpc.aio.insecure_channel(grpc_target(socket), options) as channel:
                 await _ask_while_wanted(node, PodResourcesListerStub(channel), is_wanted)
-        except grpc.aio.AioRpcError as error:
-            node.apply(StatusChanged(ALLOCATABLE, Status("failing", f"{socket}: {error_details(error)}")))
+        except (grpc.aio.AioRpcError, OSError, SocketUnavailable) as error:
+            why = error_details(error) if isinstance(error, grpc.aio.AioRpcError) else error
+            node.apply(StatusChanged(ALLOCATABLE, Status("failing", f"{socket}: {why}")))
             await asyncio.sleep(LONGEST_INTERVAL)
-        except (OSError, SocketUnavailable) as error:
-            node.apply(StatusChanged(ALLOCATABLE, Status("failing", f"{socket}: {error}")))
-            await asyncio.sleep(LONGEST_INTERVAL)
-        else:
-            node.apply(StatusChanged(ALLOCATABLE, None))
+            if not is_wanted(node.snapshot):
+                node.apply(StatusChanged(ALLOCATABLE, None))
 
 
 async def _ask_while_wanted(
@@ -69,5 +67,6 @@ async def _ask_while_wanted(
             ids.setdefault(device.resource_name, set()).update(device.device_ids)
         if answer is not None:  # else gRPC could not decode it
             node.apply(AllocatableListed({name: frozenset(found) for name, found in ids.items()}, asked_at))
+            node.apply(StatusChanged(ALLOCATABLE, None))
         await asyncio.sleep(interval)
         interval = min(1.5 * interval, LONGEST_INTERVAL)

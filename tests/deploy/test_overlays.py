@@ -19,7 +19,7 @@ from tests.deploy.kustomize import DEPLOY, MERGE_KEYS, Json, apply, build, ident
 OVERLAYS = ("nvidia-runtime", "host")
 OF_NODES = ("node-labels", "node-feature", "features-file", "startup-taint")
 OF_PROMETHEUS = ("grafana-dashboard", "pod-monitor", "prometheus-rules", "service-monitor")
-IN_BOTH = ("hook", "network-policy", "pod-labels", "process-metrics", "mig-config", *OF_NODES, *OF_PROMETHEUS)
+IN_BOTH = ("hook", "mig-config", "network-policy", "pod-labels", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -306,22 +306,36 @@ def test_mig_adds_one_capability(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("overlay", ["nvidia-runtime", "host"])
-def test_mig_config_adds_one_capability_and_one_right(overlay: str) -> None:
-    """components/mig-config adds what partitioning a GPU takes, the right to patch Nodes, and nothing else."""
+def test_mig_config_add_what_changes_partitions(overlay: str) -> None:
+    """components/mig-config: one capability, the host's processes, a ConfigMap that need not be there, and one right,
+    which the policy narrows; and nothing of the node's files."""
     plain = build(DEPLOY / "overlays" / overlay)
     found = apply(DEPLOY / "components/mig-config", plain)
-    container, before = _container(found), _container(plain)
-    added = [each for each in container["env"] if each not in before["env"]]
-    known = {identity(each) for each in plain}
+    pod, container, before = _pod(found), _container(found), _container(plain)
+    added = {"name": "mig-configs", "configMap": {"name": "default-mig-parted-config", "optional": True}}
 
-    assert added == [
-        {"name": "FOLLOW_MIG_LABEL", "value": "true"}, {"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"}
-    ]  # fmt: skip
-    assert "SYS_ADMIN" in container["securityContext"]["capabilities"]["add"]
-    role, binding = sorted((each for each in found if identity(each) not in known), key=lambda each: each["kind"])
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]}]
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert dict(_host_paths(pod, container)) == dict(_host_paths(_pod(plain), before))
+    assert [each for each in pod["volumes"] if each not in _pod(plain)["volumes"]] == [added]
+    assert pod | {"containers": 0, "volumes": 0} == _pod(plain) | {"hostPID": True, "containers": 0, "volumes": 0}
+    assert [each for each in container["env"] if each not in before["env"]] == [
+        {"name": "FOLLOW_MIG_LABEL", "value": "true"},
+        {"name": "NVIDIA_MIG_CONFIG_DEVICES", "value": "all"},
+        {"name": "NVIDIA_MIG_MONITOR_DEVICES", "value": "all"},
+    ]
+    security: Json = dict(SECURITY[overlay])  # type: ignore[call-overload]
+    security["capabilities"] = {**security.get("capabilities", {}), "add": ["SYS_ADMIN"]}
+    assert container["securityContext"] == security
+    known = {identity(each) for each in plain}
+    roles = {each["kind"]: each for each in found if identity(each) not in known}
+    assert roles.keys() == {"ClusterRole", "ClusterRoleBinding"}
+    assert roles["ClusterRole"]["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]}]
+    assert roles["ClusterRoleBinding"]["roleRef"]["name"] == roles["ClusterRole"]["metadata"]["name"]
+    assert [each["name"] for each in roles["ClusterRoleBinding"]["subjects"]] == [pod["serviceAccountName"]]
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    assert all(rows["`nodes`: patch, with `components/mig-config`"])
+    assert all(_typed(each) == _pruned(each) for each in found)
+    both = apply(DEPLOY / "components/mig", found) if overlay == "nvidia-runtime" else found
+    assert _container(both)["securityContext"] == container["securityContext"]
 
 
 def test_time_slices_add_one_capability() -> None:

@@ -26,8 +26,8 @@ SPEC = [
 ]  # fmt: skip
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/gpuplane"
 DESCRIBES = (
-    "key == 'nvidia.com/mig.config.state' || key.matches('^(nvidia[.]com|gpuplane[.]io)/.+$') && !key.matches( "
-    "'^nvidia[.]com/(device-plugin[.]config|mig[.]config.*|gpu[.]deploy[.].*|mps[.]config|gpu[.]workload[.]config)$')"
+    "key == 'nvidia.com/mig.config.state' || (key.matches('^(nvidia[.]com|gpuplane[.]io)/.+$') && !key.matches( "
+    "'^nvidia[.]com/(device-plugin[.]config|mig[.]config.*|gpu[.]deploy[.].*|mps[.]config|gpu[.]workload[.]config)$'))"
 )
 
 Json = dict[str, Any]
@@ -159,6 +159,7 @@ def node(metadata: Mapping[str, Any] = {}, conditions: Any = None, **status: Any
 
 
 SERVING = {"type": "gpuplane.io/GPUReady", "status": "True"}
+LAYOUTS = {"type": "gpuplane.io/MIGReady", "status": "False", "reason": "Held"}
 READY, OURS_WELL = {"type": "Ready", "status": "True"}, {"type": "GPUProblem", "status": "False"}
 OURS_ILL = {
     "type": "GPUProblem",
@@ -176,7 +177,9 @@ OURS_ILL = {
         (node(), node(conditions=[OURS_ILL]), "allowed"),
         (node(conditions=[READY, SERVING]), node(conditions=[READY, OURS_ILL]), "allowed"),
         (node(conditions=[READY]), node(conditions=[READY, OURS_WELL, {**SERVING, "status": "False"}]), "allowed"),
+        (node(conditions=[READY]), node(conditions=[READY, LAYOUTS]), "allowed"),
         (node(), node(conditions=[{"type": "GPUReady", "status": "True"}]), "nothing else"),
+        (node(), node(conditions=[{"type": "MIGReady", "status": "True"}]), "nothing else"),
         (node({"annotations": {"x": "y"}}), node({"annotations": {"x": "y"}}), "allowed"),
         (node({"managedFields": []}), node({"managedFields": [{"manager": "gpuplane"}]}), "allowed"),
         (node(conditions=[READY]), node(conditions=[{**READY, "status": "False"}]), "nothing else"),
@@ -189,7 +192,7 @@ OURS_ILL = {
         (node(), node({"annotations": {"gpuplane.io/drain": "all"}}), "nothing else"),
     ],
 )
-def test_of_the_status_two_conditions(spec: Json, old: Json, new: Json, verdict: str) -> None:
+def test_of_the_status_three_conditions(spec: Json, old: Json, new: Json, verdict: str) -> None:
     """Where an agent writes its Node's status, all but its conditions is as it was, labels and annotations too."""
     request = write() | {"subResource": "status"}
 
@@ -231,7 +234,10 @@ DEPLOYED = {"nvidia.com/gpu.deploy.driver": "true"}
         (labelled(), labelled(**{"nvidia.com/gpu.deploy.driver": "true"}), "describe the node"),
         (labelled(**{"nvidia.com/mig.config": "all-1g"}), labelled(), "describe the node"),
         (labelled(), labelled(**{"nvidia.com/mig.config.state": "success"}), "allowed"),
+        (labelled(**{"nvidia.com/mig.config.state": "pending"}), labelled(), "allowed"),
         (labelled(), labelled(**{"nvidia.com/mig.config.stat": "x"}), "describe the node"),
+        (labelled(), labelled(**{"nvidia.com/mig.config.states": "x"}), "describe the node"),
+        (labelled(), labelled(**{"nvidia.com/mig.config.state.x": "x"}), "describe the node"),
         (annotated(), annotated(**{"gpuplane.io/gpus": "{}"}), "allowed"),
         (annotated(**{"gpuplane.io/gpus": "{}"}), annotated(), "allowed"),
         (annotated(), annotated(**{"gpuplane.io/drain": "all"}), "gpuplane.io/gpus and no other"),
@@ -262,7 +268,8 @@ def test_of_the_node_labels_one_annotation_and_one_taint(spec: Json, old: Json, 
     "key",
     [
         "nvidia.com/gpu.count", "nvidia.com/mig.capable", "nvidia.com/mig-3g.40gb.count", "gpuplane.io/x",
-        "nvidia.com/mig.config", "nvidia.com/mig.config.state", "nvidia.com/device-plugin.config",
+        "nvidia.com/mig.config", "nvidia.com/mig.config.state", "nvidia.com/mig.config.state2",
+        "nvidia.com/device-plugin.config",
         "nvidia.com/gpu.deploy.dcgm", "nvidia.com/mps.config", "nvidia.com/gpu.workload.config",
         "nvidia.com/gpu.deployed", "kubernetes.io/os", "topology.kubernetes.io/zone",
     ],

@@ -61,11 +61,13 @@ def test_everything_that_is_written_is_taken_away(spec: Any) -> None:
 async def test_the_conditions_go_and_no_other() -> None:
     """By the patch of deploy/README.md: nobody else would take them away."""
     [patch] = re.findall(r"kubectl patch node .*\n\s+(-p '.*')", README)
-    types = ("GPUProblem", "Ready", "gpuplane.io/GPUReady")
-    ours, ready, serving = ({"type": each, "status": "True"} for each in types)
+    types = ("GPUProblem", "Ready", "gpuplane.io/GPUReady", "gpuplane.io/MIGReady")
+    ours, ready, serving, layouts = ({"type": each, "status": "True"} for each in types)
     strategic = {"Content-Type": "application/strategic-merge-patch+json"}  # kubectl's own choice
     async with ApiServer() as server, httpx2.AsyncClient(base_url=server.url) as client:
-        server.put("/api/v1/nodes/a", {"status": {"conditions": [ours, ready, serving], "capacity": {"cpu": "8"}}})
+        server.put(
+            "/api/v1/nodes/a", {"status": {"conditions": [ours, ready, serving, layouts], "capacity": {"cpu": "8"}}}
+        )
         body = json.loads(shlex.split(patch)[1])
         answer = await client.patch("/api/v1/nodes/a/status", content=json.dumps(body), headers=strategic)
 

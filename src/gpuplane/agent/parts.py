@@ -21,7 +21,7 @@ from gpuplane.apiserver.events import send_events
 from gpuplane.apiserver.keeper import keep, report_without_node_name
 from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
 from gpuplane.apiserver.nodefeature import NodeFeature
-from gpuplane.apiserver.nodemetadata import NodeMetadata
+from gpuplane.apiserver.nodemetadata import MigState, NodeMetadata
 from gpuplane.apiserver.pods import watch_pods
 from gpuplane.apiserver.report import report_conditions
 from gpuplane.apiserver.startuptaint import StartupTaint
@@ -206,6 +206,8 @@ def serving(
         feature = NodeFeature(options.node_name, feature_label_values, options.kubeconfig)
         parts[Part("node metadata writer")] = lambda: keep(node, metadata, options.kubeconfig)
         parts[Part("node feature writer")] = lambda: keep(node, feature, options.kubeconfig)
+        mig_state = MigState(options.node_name)
+        parts[Part("mig state writer")] = lambda: keep(node, mig_state, options.kubeconfig)
         parts[Part("startup taint writer")] = lambda: keep(node, taint, options.kubeconfig)
     return parts
 

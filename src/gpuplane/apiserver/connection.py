@@ -243,12 +243,15 @@ async def send_object(
         pass  # the answer is not read
 
 
-async def apply_object(client: httpx2.AsyncClient, path: str, body: Any) -> tuple[tuple[str, str], ...]:
-    """Server-side apply: all that we mean of an object. What we meant before and mean no more goes. Raises Away.
+async def apply_object(
+    client: httpx2.AsyncClient, path: str, body: Any, manager: str = FIELD_MANAGER
+) -> tuple[tuple[str, str], ...]:
+    """Server-side apply: all that a manager of ours means of an object. What it meant before and means no more goes.
 
-    What somebody else manages is taken over, and returned: who managed it, as the server says it, and the field.
+    What somebody else manages is taken over, and returned: who managed it, as the server says it, and the field. Raises
+    Away.
     """
-    ours = {"fieldManager": FIELD_MANAGER}
+    ours = {"fieldManager": manager}
     try:
         await send_object(client, "PATCH", path, body, APPLY, ours)
     except ApiServerError as error:

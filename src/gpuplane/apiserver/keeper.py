@@ -1,6 +1,7 @@
 """How something in the API server is kept as a view wants it: written when that changes, and checked now and then.
 
-- It is written at most every `WRITE_INTERVAL` seconds, and by `write` only where it differs from what is there.
+- It is written at most every `WRITE_INTERVAL` seconds, or `URGENT_INTERVAL` where others wait for it; and by `write`
+  only where it differs from what is there.
 - Every `CHECK_INTERVAL` seconds, and when our Node was watched anew or made again, it is looked at whether somebody has
   changed it. So two programs that both want a field write it every few minutes, and not in a circle.
 - Where the configuration wants nothing of it, what we have written before is removed, once.
@@ -10,13 +11,14 @@ import asyncio
 import importlib
 import math
 import random
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, followed_since
 from gpuplane.core.text import clip
-from gpuplane.model.config import NodeSettings, Settings
+from gpuplane.model.config import NodeSettings
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
 WRITE_INTERVAL = 5.0  # the fewest seconds between two writes
+URGENT_INTERVAL = 0.5  # the same, where others wait for it
 CHECK_INTERVAL = 300.0  # seconds between two looks at what others have made of it
 FORBIDDEN = 403
 T = TypeVar("T")
@@ -33,14 +36,15 @@ T = TypeVar("T")
 
 class Kept(Protocol[T]):
     """One thing to keep. `rights`: the component of deploy/ that gives them. `was_ours`: whether an agent before this
-    one may have written it, so that it has to be looked at where it is not wanted."""
+    one may have written it, so that it has to be looked at where it is not wanted. `is_urgent`: others wait for it."""
 
     part: Part[Status]
     rights: str
     was_ours: bool
+    is_urgent: bool
 
-    def is_wanted(self, settings: Settings) -> bool:
-        """Whether the configuration wants it."""
+    def is_wanted(self, snapshot: Snapshot) -> bool:
+        """Whether it is wanted at all, by a snapshot with settings: cheap, and asked of each one."""
 
     def inputs(self, snapshot: Snapshot) -> object:
         """What `derive` depends on: cheap, and compared with each snapshot."""
@@ -64,9 +68,9 @@ async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
     while True:
         await node.wait_until(memory.is_over, memory.seconds_left(node.now()))
         snapshot = node.snapshot
-        if (settings := snapshot.config.settings) is None:
+        if (settings := _node_settings(snapshot)) is None:
             continue
-        is_wanted = kept.is_wanted(settings)
+        is_wanted = kept.is_wanted(snapshot)
         wanted = await kept.derive(snapshot) if is_wanted else None
         if not memory.is_due(snapshot, wanted, is_wanted, node.now()):
             continue
@@ -81,12 +85,12 @@ async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
             memory.forget()
             reason = f"{error}; {kept.rights} has the rights" if error.code == FORBIDDEN else str(error)
             node.apply(StatusChanged(kept.part, Status("failing", reason)))
-            await rests.wait(node, error, lambda now: now.config.settings != settings)
+            await rests.wait(node, error, partial(_is_wanted_otherwise, kept, settings, is_wanted))
         else:
             rests.reset()
             memory.note(snapshot, wanted, node.now())
             node.apply(StatusChanged(kept.part, status))
-            await asyncio.sleep(WRITE_INTERVAL)
+            await asyncio.sleep(min(URGENT_INTERVAL, WRITE_INTERVAL) if kept.is_urgent else WRITE_INTERVAL)
 
 
 async def report_without_node_name(node: Node) -> None:
@@ -146,10 +150,21 @@ class _Memory(Generic[T]):
         return self._is_known and self._last is not None and followed_since(snapshot) not in (None, self._link)
 
     def _inputs_of(self, snapshot: Snapshot) -> object:
-        settings = snapshot.config.settings
-        if settings is None or not self._kept.is_wanted(settings):
-            return None if settings is None else (settings.node, settings.partitions)
-        return settings.node, settings.partitions, self._kept.inputs(snapshot)
+        settings = _node_settings(snapshot)
+        if settings is None or not self._kept.is_wanted(snapshot):
+            return settings
+        return settings, self._kept.inputs(snapshot)
+
+
+def _is_wanted_otherwise(kept: Kept[T], settings: NodeSettings, was_wanted: bool, snapshot: Snapshot) -> bool:
+    """Whether the configuration of our Node has changed, or whether it is wanted at all."""
+    return _node_settings(snapshot) != settings or kept.is_wanted(snapshot) != was_wanted
+
+
+def node_settings(snapshot: Snapshot) -> NodeSettings:
+    """What a snapshot with settings has of our Node."""
+    assert snapshot.config.settings is not None
+    return snapshot.config.settings.node
 
 
 def _node_settings(snapshot: Snapshot) -> NodeSettings | None:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpuplane.apiserver.keeper import node_settings
 from gpuplane.apiserver.node import NODES_PATH
 from gpuplane.apiserver.nodemetadata import Labels, describe_refused
 from gpuplane.core.reports.nodelabels import writable_labels
-from gpuplane.model.config import Settings
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import NODE_FEATURE
 
@@ -45,12 +45,13 @@ class NodeFeature:
     part = NODE_FEATURE
     rights = "deploy/components/node-feature"
     was_ours = False
+    is_urgent = False
 
     def __init__(self, name: str, labels: Labels, kubeconfig: Path | None) -> None:
         self._node, self._labels, self._kubeconfig = name, labels, kubeconfig
 
-    def is_wanted(self, settings: Settings) -> bool:
-        return settings.node.labels == "node-feature"
+    def is_wanted(self, snapshot: Snapshot) -> bool:
+        return node_settings(snapshot).labels == "node-feature"
 
     def inputs(self, snapshot: Snapshot) -> object:
         return self._labels(snapshot)

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpuplane.apiserver.keeper import node_settings
 from gpuplane.apiserver.node import NODES_PATH
-from gpuplane.core.reports.migstate import STATE_LABEL, mig_state
+from gpuplane.core.reports.migstate import is_state_label_wanted, state_label
 from gpuplane.core.reports.nodeannotation import ANNOTATION, encode_node_gpus, node_gpus
-from gpuplane.core.reports.nodelabels import writable_labels
+from gpuplane.core.reports.nodelabels import MIG_STATE_LABEL, writable_labels
 from gpuplane.core.text import join_first_names
-from gpuplane.model.config import Settings
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import NODE_METADATA
+from gpuplane.model.status import MIG_STATE, NODE_METADATA
 from gpuplane.model.value import Value
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 Labels = Callable[[Snapshot], Mapping[str, str] | None]
 """The labels that a node has; None while they are not known."""
+FIELD_MANAGER, MIG_FIELD_MANAGER = "gpuplane", "gpuplane-mig"
 MOST_NAMES = 3  # of keys that a status lists
 
 
@@ -57,18 +58,59 @@ class _Node(msgspec.Struct):
     metadata: _Metadata
 
 
-class NodeMetadata:
+class _AppliedMetadata:
+    """What one field manager keeps of the metadata of the Node of this name."""
+
+    was_ours = True
+
+    def __init__(self, name: str, manager: str) -> None:
+        self._name, self._path, self._manager = name, f"{NODES_PATH}/{name}", manager
+
+    async def write(self, client: "AsyncClient", wanted: WantedMetadata) -> str:
+        from gpuplane.apiserver.connection import apply_object
+
+        metadata = await self._read(client)
+        conflicts: tuple[tuple[str, str], ...] = ()
+        if not _is_there(metadata, wanted, self._manager):
+            conflicts = await apply_object(client, self._path, self._body(metadata.uid, wanted), self._manager)
+        return f"{_describe(wanted)} of Node {self._name} are up to date" + "".join(_remarks(wanted, conflicts))
+
+    async def remove(self, client: "AsyncClient") -> None:
+        from gpuplane.apiserver.connection import ApiServerError, apply_object
+
+        try:
+            metadata = await self._read(client)
+        except ApiServerError as error:
+            if error.code:
+                return  # whoever may not read it has written nothing there
+            raise
+        if _our_fields(metadata, self._manager):
+            await apply_object(client, self._path, self._body(metadata.uid, WantedMetadata()), self._manager)
+
+    async def _read(self, client: "AsyncClient") -> _Metadata:
+        from gpuplane.apiserver.connection import get_metadata
+
+        return (await get_metadata(client, self._path, _Node)).metadata
+
+    def _body(self, uid: str, wanted: WantedMetadata) -> dict[str, Any]:
+        metadata = {"name": self._name, "uid": uid, "labels": wanted.labels, "annotations": wanted.annotations}
+        return {"apiVersion": "v1", "kind": "Node", "metadata": {key: each for key, each in metadata.items() if each}}
+
+
+class NodeMetadata(_AppliedMetadata):
     """What `keeper.keep` keeps of the Node of this name. `labels`: the view that has them."""
 
     part = NODE_METADATA
     rights = "deploy/components/node-labels"
-    was_ours = True
+    is_urgent = False
 
     def __init__(self, name: str, labels: Labels) -> None:
-        self._name, self._path, self._labels = name, f"{NODES_PATH}/{name}", labels
+        super().__init__(name, FIELD_MANAGER)
+        self._labels = labels
 
-    def is_wanted(self, settings: Settings) -> bool:
-        return settings.node.labels == "node" or settings.node.annotation or settings.partitions.follow_label
+    def is_wanted(self, snapshot: Snapshot) -> bool:
+        settings = node_settings(snapshot)
+        return settings.labels == "node" or settings.annotation
 
     def inputs(self, snapshot: Snapshot) -> object:
         return (
@@ -81,68 +123,57 @@ class NodeMetadata:
         )
 
     async def derive(self, snapshot: Snapshot) -> WantedMetadata | None:
-        assert snapshot.config.settings is not None  # it is wanted
-        settings = snapshot.config.settings.node
+        settings = node_settings(snapshot)
         labels = self._labels(snapshot) if settings.labels == "node" else {}
         gpus = node_gpus(snapshot) if settings.annotation else None
         if labels is None or (settings.annotation and gpus is None):
             return None
         kept, refused = writable_labels(labels)
-        if (state := mig_state(snapshot)) is not None:
-            kept[STATE_LABEL] = state
         annotations = {ANNOTATION: await asyncio.to_thread(encode_node_gpus, gpus)} if gpus is not None else {}
         return WantedMetadata(labels=kept, annotations=annotations, refused=refused)
 
-    async def write(self, client: "AsyncClient", wanted: WantedMetadata) -> str:
-        from gpuplane.apiserver.connection import apply_object
 
-        metadata = await self._read(client)
-        conflicts: tuple[tuple[str, str], ...] = ()
-        if not _is_there(metadata, wanted):
-            conflicts = await apply_object(client, self._path, self._body(metadata.uid, wanted))
-        return f"{_describe(wanted)} of Node {self._name} are up to date" + "".join(_remarks(wanted, conflicts))
+class MigState(_AppliedMetadata):
+    """How the requested MIG layouts stand, as a label of the Node of this name. Programs wait for it.
 
-    async def remove(self, client: "AsyncClient") -> None:
-        from gpuplane.apiserver.connection import ApiServerError, apply_object
+    It has a field manager of its own, so that it is written apart from labels that describe the node, and at once.
+    """
 
-        try:
-            metadata = await self._read(client)
-        except ApiServerError as error:
-            if error.code:
-                return  # whoever may not read it has written nothing there
-            raise
-        if _our_fields(metadata):
-            await apply_object(client, self._path, self._body(metadata.uid, WantedMetadata()))
+    part = MIG_STATE
+    rights = "deploy/components/mig-config"
+    is_urgent = True
 
-    async def _read(self, client: "AsyncClient") -> _Metadata:
-        from gpuplane.apiserver.connection import get_metadata
+    def __init__(self, name: str) -> None:
+        super().__init__(name, MIG_FIELD_MANAGER)
 
-        return (await get_metadata(client, self._path, _Node)).metadata
+    def is_wanted(self, snapshot: Snapshot) -> bool:
+        return is_state_label_wanted(snapshot)
 
-    def _body(self, uid: str, wanted: WantedMetadata) -> dict[str, Any]:
-        metadata = {"name": self._name, "uid": uid, "labels": wanted.labels, "annotations": wanted.annotations}
-        return {"apiVersion": "v1", "kind": "Node", "metadata": {key: each for key, each in metadata.items() if each}}
+    def inputs(self, snapshot: Snapshot) -> object:
+        return state_label(snapshot)
+
+    async def derive(self, snapshot: Snapshot) -> WantedMetadata | None:
+        state = state_label(snapshot)
+        return WantedMetadata(labels={MIG_STATE_LABEL: state}) if state is not None else None
 
 
-def _is_there(found: _Metadata, wanted: WantedMetadata) -> bool:
+def _is_there(found: _Metadata, wanted: WantedMetadata, manager: str) -> bool:
     """Whether the Node has all that we mean with our name on it, and nothing else of ours."""
     ours = {("labels", key) for key in wanted.labels} | {("annotations", key) for key in wanted.annotations}
     labels, annotations = found.labels or {}, found.annotations or {}
     return (
-        _our_fields(found) == ours
+        _our_fields(found, manager) == ours
         and all(labels.get(key) == value for key, value in wanted.labels.items())
         and all(annotations.get(key) == value for key, value in wanted.annotations.items())
     )
 
 
-def _our_fields(found: _Metadata) -> set[tuple[str, str]]:
-    """The labels and annotations that we manage by apply."""
-    from gpuplane.apiserver.connection import FIELD_MANAGER
-
+def _our_fields(found: _Metadata, manager: str) -> set[tuple[str, str]]:
+    """The labels and annotations that a field manager of ours manages by apply."""
     applied = (
         each.fieldsV1
         for each in found.managedFields or ()
-        if (each.manager, each.operation) == (FIELD_MANAGER, "Apply") and isinstance(each.fieldsV1, dict)
+        if (each.manager, each.operation) == (manager, "Apply") and isinstance(each.fieldsV1, dict)
     )
     return {field for fields in applied for field in _decode_fields(fields)}
 

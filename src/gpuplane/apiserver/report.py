@@ -1,7 +1,8 @@
-"""The conditions `GPUProblem`, `gpuplane.io/GPUReady` and `gpuplane.io/MIGReady` of our Node, equal to their views.
+"""The conditions of our Node object, kept equal to the views of them: `GPUProblem`, `gpuplane.io/GPUReady` and, where
+MIG layouts are requested by label, `gpuplane.io/MIGReady`.
 
 A condition is written when its content changes, and again every few minutes with its newest message: the heartbeat
-shows that an agent runs. If the heartbeat is older than ten minutes no agent does. Both are written by one strategic
+shows that an agent runs. If the heartbeat is older than ten minutes no agent does. They are written by one strategic
 merge patch of `status`, which leaves other conditions as they are (the merge key is `type`), as kubelet's patches leave
 ours. The conditions that were there before our start, or before the API server was away, are read first: the
 `lastTransitionTime` of each stays while its status stays.
@@ -21,7 +22,7 @@ import msgspec
 
 from gpuplane.apiserver.node import CLIENT_MODULE, NODES_PATH
 from gpuplane.apiserver.retry import Backoff, followed_since, timestamp
-from gpuplane.core.reports.migstate import mig_condition
+from gpuplane.core.reports.migstate import MIG_CONDITION, TimeText, mig_condition
 from gpuplane.core.reports.nodecondition import node_condition
 from gpuplane.core.reports.readycondition import ready_condition
 from gpuplane.model.facts import StatusChanged
@@ -34,13 +35,13 @@ from gpuplane.model.views import NodeCondition
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-PROBLEM_CONDITION, READY_CONDITION, MIG_CONDITION = "GPUProblem", "gpuplane.io/GPUReady", "gpuplane.io/MIGReady"
-CONDITIONS: Mapping[str, Callable[[Snapshot], NodeCondition | None]] = {
-    PROBLEM_CONDITION: node_condition,
-    READY_CONDITION: ready_condition,
+PROBLEM_CONDITION, READY_CONDITION = "GPUProblem", "gpuplane.io/GPUReady"
+CONDITIONS: Mapping[str, Callable[[Snapshot, TimeText], NodeCondition | None]] = {
+    PROBLEM_CONDITION: lambda snapshot, _: node_condition(snapshot),
+    READY_CONDITION: lambda snapshot, _: ready_condition(snapshot),
     MIG_CONDITION: mig_condition,
 }
-"""Type of a condition → the view that says it."""
+"""Type of a condition → the view that says it. It is told how moments are written for people."""
 HEARTBEAT = 240.0  # seconds
 WRITE_INTERVAL = 2.0  # the fewest seconds between two writes
 
@@ -70,14 +71,15 @@ class _Node(msgspec.Struct):
 class _Patience:
     """Since when each condition says what has to last before it is written."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self._since: dict[str, tuple[NodeCondition, float]] = {}
 
     def settled(self, snapshot: Snapshot, now: float) -> tuple[dict[str, NodeCondition], float]:
         """(the conditions that may be written, seconds until the next one may)."""
         settled, left = dict[str, NodeCondition](), HEARTBEAT
         for type, derive in CONDITIONS.items():
-            said = derive(snapshot)
+            said = derive(snapshot, self._time_text)
             if said is None or not said.grace:
                 self._since.pop(type, None)
             else:
@@ -91,6 +93,10 @@ class _Patience:
                 settled[type] = said
         return settled, left
 
+    def _time_text(self, moment: float) -> str:
+        """A moment of the node's clock as a time of day. It counts from the wall clock that there is now."""
+        return timestamp(moment - self._now())
+
 
 async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> None:
     """Keep the conditions of this Node object up to date, for ever."""
@@ -98,7 +104,7 @@ async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> N
     from gpuplane.apiserver.connection import ApiServerError, connect
 
     written: WrittenConditions | None = None
-    patience, rests, next_beat = _Patience(), Backoff(), 0.0
+    patience, rests, next_beat = _Patience(node.now), Backoff(), 0.0
     while True:
         now = node.now()
         current, left = patience.settled(node.snapshot, now)

@@ -23,9 +23,9 @@ def followed_since(snapshot: Snapshot) -> float | None:
     return status.since if status is not None and status.state == "ok" else None
 
 
-def timestamp() -> str:
-    """Now, as metav1.Time."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+def timestamp(after: float = 0.0) -> str:
+    """So many seconds from now, as metav1.Time."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + after))
 
 
 class Backoff:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gpuplane.apiserver.keeper import node_settings
 from gpuplane.apiserver.node import NODES_PATH
 from gpuplane.core.reports.readycondition import ready_condition
-from gpuplane.model.config import Settings
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import STARTUP_TAINT
 
@@ -36,12 +36,13 @@ class StartupTaint:
     part = STARTUP_TAINT
     rights = "deploy/components/startup-taint"
     was_ours = False
+    is_urgent = False
 
     def __init__(self, name: str) -> None:
         self._name, self._path = name, f"{NODES_PATH}/{name}"
 
-    def is_wanted(self, settings: Settings) -> bool:
-        return bool(settings.node.startup_taint)
+    def is_wanted(self, snapshot: Snapshot) -> bool:
+        return bool(node_settings(snapshot).startup_taint)
 
     def inputs(self, snapshot: Snapshot) -> object:
         said = ready_condition(snapshot)
@@ -49,8 +50,7 @@ class StartupTaint:
 
     async def derive(self, snapshot: Snapshot) -> str | None:
         """The key of the taint that has to go; None while the devices are not served."""
-        assert snapshot.config.settings is not None  # it is wanted
-        return snapshot.config.settings.node.startup_taint if self.inputs(snapshot) else None
+        return node_settings(snapshot).startup_taint if self.inputs(snapshot) else None
 
     async def write(self, client: "AsyncClient", wanted: str) -> str:
         from gpuplane.apiserver.connection import JSON_PATCH, get_object, send_object

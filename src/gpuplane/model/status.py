@@ -111,6 +111,7 @@ PartKind = Literal[
     "apiserver",
     "node condition",
     "node metadata",
+    "mig state",
     "node feature",
     "features file",
     "startup taint",
@@ -133,6 +134,7 @@ PartKind = Literal[
     "event writer",
     "hardware",
     "mig configs",
+    "mig state writer",
     "mps",
     "mps daemons",
     "features file writer",
@@ -228,6 +230,7 @@ MPS_COMPUTE_MODES: Part[ComputeModeStatus] = Part("mps upkeep")
 API_SERVER: Part[Status] = Part("apiserver")
 NODE_CONDITION: Part[Status] = Part("node condition")
 NODE_METADATA: Part[Status] = Part("node metadata")
+MIG_STATE: Part[Status] = Part("mig state")
 NODE_FEATURE: Part[Status] = Part("node feature")
 FEATURES_FILE: Part[Status] = Part("features file")
 STARTUP_TAINT: Part[Status] = Part("startup taint")

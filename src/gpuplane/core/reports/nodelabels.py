@@ -9,9 +9,11 @@ from collections.abc import Mapping
 
 WRITABLE_PREFIXES = ("nvidia.com/", "gpuplane.io/")
 INSTRUCTIONS = re.compile(
-    r"nvidia\.com/(device-plugin\.config|mig\.config(?!\.state$).*|gpu\.deploy\..*|mps\.config|gpu\.workload\.config)"
+    r"nvidia\.com/(device-plugin\.config|mig\.config.*|gpu\.deploy\..*|mps\.config|gpu\.workload\.config)"
 )
 """Labels that tell an agent or the GPU operator what to do: a person or that operator sets them."""
+MIG_STATE_LABEL = "nvidia.com/mig.config.state"
+"""It instructs nobody: who carries out `nvidia.com/mig.config` writes it."""
 NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?", re.ASCII)
 VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
 
@@ -33,5 +35,5 @@ def _is_writable(key: str, value: str) -> bool:
         f"{prefix}/" in WRITABLE_PREFIXES
         and NAME.fullmatch(name)
         and is_label_value(value)
-        and not INSTRUCTIONS.fullmatch(key)
+        and (key == MIG_STATE_LABEL or not INSTRUCTIONS.fullmatch(key))
     )

@@ -13,6 +13,7 @@ import msgspec
 from gpuplane.core.text import join_first_names
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import MachineFile
+from gpuplane.sandbox import migscene
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod
 from gpuplane.sandbox.kubelet.runtime import read_registry
@@ -79,6 +80,8 @@ class Demo:
                     yield await self.memory_is_shared()
                     yield await self.time_is_shared()
                     yield await self.a_device_that_is_no_gpu()
+                    if (gpu := migscene.find_gpu(self.described.gpus or ())) is not None:
+                        yield await self.a_gpu_is_partitioned(gpu)
                     if self.described.driver and self.described.driver.files:
                         yield await self.cdi_devices()
                     yield await self.the_end()
@@ -267,6 +270,13 @@ class Demo:
         except PodRejected as rejected:
             return str(rejected)
         raise Broken(f"{wanted.name} was admitted")
+
+    async def a_gpu_is_partitioned(self, gpu: migscene.PartitionedGpu) -> Scene:
+        try:
+            lines = await migscene.play(self.root / "mig", self.machine, gpu, self.count)
+        except TimeoutError as error:
+            raise Broken(f"the GPU was not partitioned: {error}") from None
+        return Scene("A label of the Node partitions a GPU around a pod", lines, {"gpu": gpu.index})
 
     async def cdi_devices(self) -> Scene:
         """The specification is on disk when kubelet learns of the devices, and the runtime resolves them by it."""

@@ -23,7 +23,9 @@ mig-configs:
   halves: [{devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 2}}]
   mixed: [{devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 1, 1g.10gb: 3}}]
   seven: [{devices: [1], mig-enabled: true, mig-devices: {1g.10gb: 7}}]
+  whole: [{devices: all, mig-enabled: false}]
 """
+STATE, WRITES = "nvidia.com/mig.config.state", "PATCH /api/v1/nodes/n1"
 
 Json = dict[str, Any]
 
@@ -63,6 +65,12 @@ class Site:
     def node(self) -> Json:
         """Our Node object."""
         return self.server.objects.get(parse_path(NODE))
+
+    @property
+    def state(self) -> str | None:
+        """What our Node says of the request."""
+        found: str | None = self.node["metadata"].get("labels", {}).get(STATE)
+        return found
 
     def keep_lists(self) -> list[set[str]]:
         """The healthy whole GPUs of each list that kubelet gets from now on."""
@@ -141,7 +149,7 @@ async def test_a_name_that_is_in_no_file_changes_nothing_until_it_is(site: Site)
         site.label("quarters")
         await site.nothing_changes(gpus=8)
         site.layouts.write_text(LAYOUTS + "  quarters: [{devices: [2], mig-enabled: true}]\n")
-        assert "layouts.yaml:7" in await agent.until_says("mig configs file: failing")
+        assert "layouts.yaml:8" in await agent.until_says("mig configs file: failing")
         await site.nothing_changes(gpus=8)
         site.layouts.write_text(
             LAYOUTS + "  quarters: [{devices: [2], mig-enabled: true, mig-devices: {1g.10gb: 4}}]\n"
@@ -173,3 +181,38 @@ async def test_only_the_agent_that_serves_follows_the_label(site: Site) -> None:
         await first.stop()
         site.label("seven")
         await site.shows(small=7, gpus=7)  # the machine that it describes for itself had no halves
+
+
+async def test_the_state_does_not_change_at_a_restart(site: Site) -> None:
+    """Not even while the GPUs are not known: who waits for `success` sees it all the time."""
+    site.label("whole")
+    async with serving(site):
+        await site.server.until(lambda: site.state == "success")
+    writes = site.server.requests.count(WRITES)
+    assert site.state == "success"
+    async with serving(site):
+        await asyncio.sleep(2)
+        assert (site.state, site.server.requests.count(WRITES)) == ("success", writes)
+
+
+async def test_only_the_agent_that_serves_tells_the_state(site: Site) -> None:
+    """One that stands by does not; when it takes over, it tells how the request stands with it, and with that goes."""
+    async with serving(site) as first, site.agent("other") as second:
+        await second.until_says(WAITS)
+        site.label("halves")
+        await site.server.until(lambda: site.state == "success")
+        writes = site.server.requests.count(WRITES)
+        await asyncio.sleep(1)
+        assert site.server.requests.count(WRITES) == writes
+        await first.stop()
+        site.label("nothing-like-it")
+        await site.server.until(lambda: site.state == "failed")
+        site.label(None)
+        await site.server.until(lambda: site.state is None)
+
+
+async def test_an_agent_without_a_node_name_says_that_it_sees_no_label(site: Site) -> None:
+    """It was switched on, and nothing would happen."""
+    arguments = ("--machine", "hgx-h100", "--config", site.root / "config.yaml", "--kubelet-root", site.root / "k")
+    async with Agent(*arguments, "--state-dir", site.root / "s") as agent:
+        assert "--node-name" in await agent.until_says("mig state: failing")

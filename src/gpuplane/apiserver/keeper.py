@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, followed_since
 from gpuplane.core.text import clip
-from gpuplane.model.config import NodeSettings
+from gpuplane.model.config import NodeSettings, Settings
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import NODE_METADATA, Part, Status
+from gpuplane.model.status import MIG_STATE, NODE_METADATA, Part, Status
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -95,14 +95,16 @@ async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
 
 async def report_without_node_name(node: Node) -> None:
     """Say whether the configuration wants something of the API server, which this agent does not use; for ever."""
-    seen: NodeSettings | None = None
+    seen: Settings | None = None
     while True:
-        await node.wait_until(lambda snapshot, seen=seen: _node_settings(snapshot) not in (None, seen), None)  # type: ignore[misc]
-        seen = _node_settings(node.snapshot)
+        await node.wait_until(lambda snapshot, seen=seen: snapshot.config.settings not in (None, seen), None)  # type: ignore[misc]
+        seen = node.snapshot.config.settings
         assert seen is not None
-        wants = seen.labels in ("node", "node-feature") or seen.annotation or seen.startup_taint
+        wants = seen.node.labels in ("node", "node-feature") or seen.node.annotation or seen.node.startup_taint
         text = "node.labels, node.annotation and node.startupTaint need --node-name, and it is not set"
         node.apply(StatusChanged(NODE_METADATA, Status("failing", text) if wants else None))
+        text = "mig.label needs --node-name, and it is not set: the agent does not see the label"
+        node.apply(StatusChanged(MIG_STATE, Status("failing", text) if seen.partitions.follow_label else None))
 
 
 class _Memory(Generic[T]):

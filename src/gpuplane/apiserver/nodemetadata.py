@@ -73,7 +73,8 @@ class _AppliedMetadata:
         conflicts: tuple[tuple[str, str], ...] = ()
         if not _is_there(metadata, wanted, self._manager):
             conflicts = await apply_object(client, self._path, self._body(metadata.uid, wanted), self._manager)
-        return f"{_describe(wanted)} of Node {self._name} are up to date" + "".join(_remarks(wanted, conflicts))
+        verb = "is" if len(wanted.labels) + len(wanted.annotations) == 1 else "are"
+        return f"{_describe(wanted)} of Node {self._name} {verb} up to date" + "".join(_remarks(wanted, conflicts))
 
     async def remove(self, client: "AsyncClient") -> None:
         from gpuplane.apiserver.connection import ApiServerError, apply_object

@@ -144,23 +144,20 @@ async def test_other_labels_of_ours_stay(server: ApiServer, kubeconfig: Path) ->
 async def test_it_is_written_at_once_but_not_without_end(
     server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A first word within 300 ms; then at most two writes a second, however often its content changes."""
-    monkeypatch.setattr(keeper, "WRITE_INTERVAL", 5.0)
+    """It does not wait for the interval of the others; then there are at most two writes a second."""
+    monkeypatch.setattr(keeper, "WRITE_INTERVAL", 3600.0)
     async with writing(kubeconfig, settings()) as node:
         await server.until(lambda: condition(server)[0] == "True")
         await asyncio.sleep(keeper.URGENT_INTERVAL + 0.1)  # since it looked what an agent before it has written
-        before = asyncio.get_running_loop().time()
         request(server, "all-3g.40gb")
         await server.until(lambda: state(server) == "success")
-        took = asyncio.get_running_loop().time() - before
-        assert took < 0.3, took
-        writes = server.requests.count(APPLY)
+        writes, before = server.requests.count(APPLY), node.now()
         for _ in range(10):
             node.apply(SEVENTHS)
             await asyncio.sleep(0.05)
             node.apply(HALVES)
             await asyncio.sleep(0.05)
-        assert server.requests.count(APPLY) - writes <= 3
+        assert server.requests.count(APPLY) - writes <= 1 + (node.now() - before) / keeper.URGENT_INTERVAL
 
 
 async def test_not_followed_not_written(server: ApiServer, kubeconfig: Path) -> None:

@@ -53,12 +53,12 @@ class Site:
             "--state-dir", self.root / state, "--node-name", "n1", "--kubeconfig", self.root / "kubeconfig",
         )  # fmt: skip
 
-    def label(self, config: str | None = None, manager: str | None = None) -> None:
+    def label(self, config: str | None = None, manager: str | None = None, **more: str) -> None:
         """Somebody gives our Node these labels, and takes them away where they are None."""
         there = self.node if self.server.objects.has(parse_path(NODE)) else {"metadata": {}, "status": {}}
         labels = {LABEL: config, MANAGER: manager}
         kept = {key: value for key, value in there["metadata"].get("labels", {}).items() if key not in labels}
-        given = {key: value for key, value in labels.items() if value is not None}
+        given = {key: value for key, value in labels.items() if value is not None} | more
         self.server.put(NODE, {**there, "metadata": {**there["metadata"], "labels": {**kept, **given}}})
 
     @property
@@ -71,6 +71,24 @@ class Site:
         """What our Node says of the request."""
         found: str | None = self.node["metadata"].get("labels", {}).get(STATE)
         return found
+
+    @property
+    def condition(self) -> Json:
+        """The condition that says why; empty where there is none."""
+        found = self.node["status"].get("conditions", ())
+        return next((each for each in found if each["type"] == "gpuplane.io/MIGReady"), {})
+
+    async def comes_to(self, state: str | None, reason: str = "") -> None:
+        """Wait until the state is said, and the condition "False" for this reason."""
+
+        def is_there() -> bool:
+            said = self.condition.get("status"), self.condition.get("reason")
+            return self.state == state and (not reason or said == ("False", reason))
+
+        try:
+            await self.server.until(is_there)
+        except TimeoutError:
+            raise AssertionError(f"{self.state} and {self.condition}") from None
 
     def keep_lists(self) -> list[set[str]]:
         """The healthy whole GPUs of each list that kubelet gets from now on."""
@@ -124,6 +142,23 @@ async def test_the_label_partitions_and_its_removal_leaves_all_as_it_is(site: Si
         await site.nothing_changes(small=3, halves=1, gpus=7)
 
 
+async def test_the_pod_that_is_in_the_way_is_named_until_it_ends(site: Site) -> None:
+    """The state is pending as long."""
+    async with serving(site):
+        site.label("halves")
+        await site.shows(halves=2, gpus=7)
+        await site.comes_to("success")
+        await site.kubelet.run(pod("train", namespace="default", **{HALF: 2}))
+        site.label("mixed")
+        await site.comes_to("pending", "Held")
+        assert "default/train" in site.condition["message"]
+        await site.nothing_changes(gpus=7)
+        assert site.kubelet.capacity(HALF) == (2, 1)  # the one that is to go is withheld from new pods
+        await site.kubelet.end("default/train")
+        await site.shows(small=3, halves=1)
+        await site.comes_to("success")
+
+
 async def test_a_label_that_is_not_followed_changes_nothing(site: Site) -> None:
     """It is followed as soon as the configuration says so, without a restart."""
     site.configure(follow="false")
@@ -135,10 +170,13 @@ async def test_a_label_that_is_not_followed_changes_nothing(site: Site) -> None:
 
 
 async def test_nothing_is_changed_beside_nvidias_mig_manager(site: Site) -> None:
-    """Two programs that change the same GPUs would fight. When the other one has gone, the label is followed."""
+    """Two programs that change the same GPUs would fight, and the state is the other one's. When that has gone, the
+    label is followed."""
     async with serving(site):
-        site.label("halves", manager="true")
+        site.label("halves", manager="true", **{STATE: "rebooting"})
+        await site.comes_to("rebooting", "MigManager")
         await site.nothing_changes(gpus=8)
+        assert site.state == "rebooting"  # as that manager has written it
         site.label("halves", manager="false")
         await site.shows(halves=2, gpus=7)
 

@@ -150,6 +150,8 @@ def test_labels_and_annotations_ask(
         ({"nvidia.com/mig.config": f"{'a' * 64}"}, "", False),
         ({"nvidia.com/mig.config.state": "success"}, "", False),
         ({"nvidia.com/gpu.deploy.mig-manager": "true"}, "", True),
+        ({"nvidia.com/gpu.deploy.mig-manager": "paused-for-driver-upgrade"}, "", True),
+        ({"nvidia.com/gpu.deploy.mig-manager": ""}, "", False),
         ({"nvidia.com/gpu.deploy.mig-manager": "false", "nvidia.com/mig.config": "x"}, "x", False),
     ],
 )

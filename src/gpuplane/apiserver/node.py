@@ -15,7 +15,8 @@ What is read, and what it means:
   operator to be given to us has it.
 - Label `nvidia.com/mig.config`: the MIG configuration to partition the GPUs by, as for NVIDIA's MIG manager. It counts
   where the configuration has it followed (`core/partitions/desired`).
-- Label `nvidia.com/gpu.deploy.mig-manager`: "true" where that manager acts on this node.
+- Label `nvidia.com/gpu.deploy.mig-manager`: "true" where that manager acts on this node (its DaemonSet selects that);
+  "paused-for-…" where the GPU operator's driver manager works meanwhile, and brings it back then.
 - `status.nodeInfo.containerRuntimeVersion` and `kubeletVersion`: the versions of the container runtime and of kubelet.
   They are read at each list, every few minutes, and when the Node is created again: to watch them would mean to receive
   every heartbeat. If they cannot be read, or are empty, the versions that were known last count.
@@ -100,7 +101,7 @@ def parse_requests(
     if deploy == "false" or "paused-" in deploy:
         reasons.append(f"label {DEPLOY_LABEL}={deploy}")
     wanted, _ = parse_drains(annotations.get(DRAIN_ANNOTATION, ""))
-    mig_config = labels.get(MIG_LABEL, "")
+    mig_config, mig_manager = labels.get(MIG_LABEL, ""), labels.get(MIG_MANAGER_LABEL, "")
     release, (runtime, kubelet) = clip("; ".join(reasons)), versions or NodeVersions()
     return NodeObjectRequests(
         config_name=labels.get(config_label, ""),
@@ -109,7 +110,7 @@ def parse_requests(
         driver_release_reason=release,
         drain_reasons=wanted,
         mig_config=mig_config if is_label_value(mig_config) else "",
-        has_mig_manager=labels.get(MIG_MANAGER_LABEL) == "true",
+        has_mig_manager=mig_manager == "true" or "paused-" in mig_manager,
     )
 
 

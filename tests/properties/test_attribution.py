@@ -22,6 +22,7 @@ from gpuplane.model.pod import ContainerId, PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.telemetry import GpuSample, MigDeviceSample, ProcessSample, Sample
 from gpuplane.model.views import Labels
+from tests.lengths import length
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 OPENMETRICS = "application/openmetrics-text"
@@ -218,7 +219,7 @@ class Node:
 
 
 @given(machines(), st.sampled_from(sorted(MODES)), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=length(100, 1_500))
 def test_each_series_is_of_whom_it_says(machine: Machine, mode: str, data: st.DataObject) -> None:
     """Pods come and go under every way of sharing. The sums are the device's, and nothing is left of who went."""
     node, gone = Node(machine, MODES[mode]), set[str]()

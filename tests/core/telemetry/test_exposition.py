@@ -12,11 +12,13 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from gpuplane.core.telemetry.exposition import accepts_gzip, negotiate_format, render
 from gpuplane.model.views import Labels, Metric
+from tests.lengths import length
 
 NAMES = st.from_regex(r"\A[a-zA-Z_:][a-zA-Z0-9_:]{0,20}\Z")
 LABEL_NAMES = st.from_regex(r"\A[a-zA-Z_][a-zA-Z0-9_]{0,12}\Z").filter(
     lambda name: name not in ("le", "quantile") and not name.startswith("__")  # these are Prometheus's own
 )
+
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.one_of(st.floats(width=64), st.integers(min_value=0, max_value=1 << 60).map(float))
 LABELS = st.dictionaries(LABEL_NAMES, TEXTS, max_size=4).map(Labels)
@@ -57,7 +59,7 @@ def told(families: Iterable[object]) -> list[tuple[str, tuple[tuple[str, str], .
 
 
 @given(metric_lists())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=length(300, 1_500))
 def test_both_formats_carry_every_series(metrics: tuple[Metric, ...]) -> None:
     """Names, labels with any text in them, and values come out as they went in."""
     expected = sorted(

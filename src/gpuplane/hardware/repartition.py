@@ -5,13 +5,20 @@ from gpuplane.core.partitions.progress import current_change
 from gpuplane.hardware import Hardware
 from gpuplane.model.facts import ChangePartition
 from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Snapshot
 
 
 async def keep_partitions(node: Node, hardware: Hardware) -> None:
     """Have the changes made that are pending, each once; what comes of them comes back as facts."""
     begun: ChangePartition | None = None
-    async for snapshot in node.changes(current_change, is_ledger_remembered):
-        change = current_change(snapshot)
-        if change is not None and change != begun and is_ledger_remembered(snapshot):
+    async for snapshot in node.changes(_remembered_change):
+        change = _remembered_change(snapshot)
+        if change is not None and change != begun:
             begun = change
             await hardware.do(change)
+
+
+def _remembered_change(snapshot: Snapshot) -> ChangePartition | None:
+    """The pending change, once the next agent would know of it."""
+    change = current_change(snapshot)
+    return change if change is not None and is_ledger_remembered(snapshot) else None

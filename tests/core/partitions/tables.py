@@ -27,7 +27,7 @@ def _profile(id: int, name: str, slices: int, size: int, starts: tuple[int, ...]
     compute = tuple(
         ComputeInstanceProfile(id=number, slices=each, count=slices // each)
         for number, each in enumerate((1, 2, 3, 4, 7))
-        if each <= slices
+        if each <= slices and (slices, each) != (4, 3)
     )
     return GpuInstanceProfile(
         id=id, name=name, slices=slices, size=size, starts=starts, count=count, memory_mib=size * 10_000,

@@ -53,6 +53,7 @@ def test_a_card_is_known_by_its_model_where_its_address_is_not_told() -> None:
     unnamed = Gpu(index=0, model="NVIDIA A100-SXM4-80GB", memory_mib=81920, mig=Mig())
 
     assert getattr(card_of(unnamed), "name", "") == "A100 80GB"
+    assert card_of(unnamed.but(model="NVIDIA A800-SXM4-80GB")) == card_of(unnamed)
     assert card_of(unnamed.but(model="NVIDIA L40S", memory_mib=46068)) is None
     assert card_of(unnamed.but(pci_id="0x1EB810DE")) is None
     assert profiles_of(unnamed.but(mig=None)) == ()
@@ -79,6 +80,38 @@ def test_all_balanced() -> None:
 
     assert seven.mig_devices == {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}
     assert four.mig_devices == {"1g.6gb": 2, "2g.12gb": 1}
+
+
+def test_gpus_whose_ids_are_not_told_are_named_by_index() -> None:
+    """Unless they are all of one kind. Each gets the layouts of its own card."""
+    a100 = Gpu(index=0, model="NVIDIA A100-SXM4-40GB", memory_mib=40960, mig=Mig())
+    h100 = Gpu(index=1, model="NVIDIA H100 80GB HBM3", memory_mib=81559, mig=Mig())
+    t4 = Gpu(index=2, model="Tesla T4", memory_mib=15360)
+    mixed = generated_configs([a100, h100, a100.but(index=3)])
+
+    assert [(each.indices, each.mig_devices) for each in mixed["all-balanced"]] == [
+        ((0, 3), {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}),
+        ((1,), {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}),
+    ]
+    assert [each.indices for each in generated_configs([h100, t4])["all-disabled"]] == [(1,)]
+    assert [each.indices for each in generated_configs([h100, h100.but(index=5)])["all-disabled"]] == [None]
+    assert [each.device_filters for each in generated_configs([gpu("2330"), t4])["all-disabled"]] == [("0x233010DE",)]
+
+
+def test_compute_instances_are_those_that_a_driver_lists() -> None:
+    """As `nvidia-smi mig -lcip` shows them on an A100; mig-parted's model has the same (known_configs.go)."""
+    listed = {
+        1: {1: 1},
+        2: {1: 2, 2: 1},
+        3: {1: 3, 2: 1, 3: 1},
+        4: {1: 4, 2: 2, 4: 1},
+        7: {1: 7, 2: 3, 3: 2, 4: 1, 7: 1},
+    }
+
+    for each in profiles_of(gpu("20B2")):
+        assert {part.slices: part.count for part in each.compute_profiles} == listed[each.slices]
+        ids = [part.id for part in each.compute_profiles]
+        assert ids == [{1: 0, 2: 1, 3: 2, 4: 3, 7: 4}[part.slices] for part in each.compute_profiles]
 
 
 def test_gpus_of_several_models_have_filters() -> None:

@@ -16,6 +16,9 @@ from gpuplane.model.value import Value
 NVIDIA = "10DE"
 SIZES = (1, 2, 3, 4, 7)
 """Compute slices of compute instances, in the order of their profiles' ids (NVML_COMPUTE_INSTANCE_PROFILE_*)."""
+NO_COMPUTE_PROFILE = (4, 3)
+"""A GPU instance of 4 slices has compute instances of 1, 2 and 4 slices (`nvidia-smi mig -lcip`; mig-parted's
+pkg/mig/config/known_configs.go), and none of 3."""
 
 SEVEN_SLICES: tuple[tuple[str, int, int, int, tuple[int, ...], int], ...] = (
     # of the name, id, compute slices, memory slices, where one can begin, most of them
@@ -64,6 +67,9 @@ _TABLE: tuple[tuple[str, str, str, str, int], ...] = (
     ("A30 24GB", "20B7", "6 12 24", "", 24576),
     ("RTX PRO 6000 Blackwell 96GB", "2BB5", "24 48 96", "unverified graphics", 97887),
 )
+
+EXPORTED = {"A800": "A100", "H800": "H100"}
+"""Models that are another one for other countries."""
 
 
 class Card(Value):
@@ -125,7 +131,7 @@ def compute_profiles(slices: int) -> tuple[ComputeInstanceProfile, ...]:
     return tuple(
         ComputeInstanceProfile(id=id, slices=size, count=slices // size)
         for id, size in enumerate(SIZES)
-        if size <= slices
+        if size <= slices and (slices, size) != NO_COMPUTE_PROFILE
     )
 
 
@@ -139,10 +145,10 @@ def card_of(gpu: Gpu) -> Card | None:
 
 def _is_named(gpu: Gpu, card: Card) -> bool:
     """Whether a GPU has one of the card's names, and its memory."""
-    words = gpu.model.upper().replace("-", " ").split()
+    words = {EXPORTED.get(word, word) for word in gpu.model.upper().replace("-", " ").split()}
     models = {word.rstrip(",").upper() for word in card.name.replace(" or ", " ").split() if not word.endswith("GB")}
     is_near = abs(gpu.memory_mib - card.memory_mib) < card.memory_mib * 0.03
-    return is_near and bool(models & set(words))
+    return is_near and bool(models & words)
 
 
 def profiles_of(gpu: Gpu) -> tuple[GpuInstanceProfile, ...]:

@@ -16,22 +16,26 @@ BALANCED = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
 
 
 def generated_configs(gpus: Sequence[Gpu]) -> MigConfigs:
-    """The configurations of these GPUs. Entries have device filters where the GPUs differ; {} where none can be cut."""
-    kinds: dict[str, tuple[GpuInstanceProfile, ...]] = {}
+    """The configurations of these GPUs. Entries have device filters where the GPUs differ; {} where none can be cut.
+
+    A GPU whose PCI id is not known is named by its index instead.
+    """
+    kinds: dict[tuple[str, tuple[GpuInstanceProfile, ...]], list[Gpu]] = {}
     for gpu in gpus:
-        if profiles := profiles_of(gpu):
-            kinds.setdefault(gpu.pci_id, profiles)
-    if not kinds:
-        return {}
-    alone = len({gpu.pci_id for gpu in gpus}) == 1
+        kinds.setdefault((gpu.pci_id, () if gpu.pci_id else profiles_of(gpu)), []).append(gpu)
     found: dict[str, list[MigConfigEntry]] = {}
-    for pci_id, profiles in sorted(kinds.items()):
-        filters = () if alone or not pci_id else (pci_id,)
-        found.setdefault("all-disabled", []).append(MigConfigEntry(mig_enabled=False, device_filters=filters))
-        found.setdefault("all-enabled", []).append(MigConfigEntry(mig_enabled=True, device_filters=filters))
+    for (pci_id, _), same in sorted(kinds.items(), key=lambda kind: (kind[0][0], kind[1][0].index)):
+        profiles = next(filter(None, map(profiles_of, same)), ())
+        if not profiles:
+            continue
+        entry = MigConfigEntry(mig_enabled=True)
+        if len(kinds) > 1:
+            those = tuple(gpu.index for gpu in same)
+            entry = entry.but(device_filters=(pci_id,)) if pci_id else entry.but(indices=those)
+        found.setdefault("all-disabled", []).append(entry.but(mig_enabled=False))
+        found.setdefault("all-enabled", []).append(entry)
         for name, devices in _layouts(profiles).items():
-            entry = MigConfigEntry(mig_enabled=True, mig_devices=devices, device_filters=filters)
-            found.setdefault(name, []).append(entry)
+            found.setdefault(name, []).append(entry.but(mig_devices=devices))
     return {name: tuple(entries) for name, entries in found.items()}
 
 

@@ -31,6 +31,8 @@ COMPUTE_PROFILES = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
 """Compute slices → NVML_COMPUTE_INSTANCE_PROFILE_*."""
 USUAL_SIZES = (1, 2, 3, 4, 7)
 """Compute slices of the compute instances that NVIDIA's guide lists."""
+UNUSUAL = (4, 3)
+"""A GPU instance of 4 slices has none of 3, as `nvidia-smi mig -lcip` shows."""
 UNTOLD = ("INVALID_ARGUMENT", "NOT_FOUND", "NO_PERMISSION")
 """Errors that are answers: there is no such thing, or the driver does not tell it to us (placements and instances are
 for the privileged alone)."""
@@ -97,7 +99,7 @@ def compute_profiles(slices: int) -> tuple[ComputeInstanceProfile, ...]:
     return tuple(
         ComputeInstanceProfile(id=constant, slices=size, count=slices // size)
         for size, constant in COMPUTE_PROFILES.items()
-        if size <= slices and size in USUAL_SIZES
+        if size <= slices and size in USUAL_SIZES and (slices, size) != UNUSUAL
     )
 
 

@@ -578,7 +578,8 @@ int nvmlDeviceGetGpuInstances(uintptr_t device, unsigned id, uintptr_t *instance
     return SUCCESS;
 }
 
-/* The profile of a compute instance is asked for by a constant, too, and its id is another number: 90 minus that. */
+/* The profile of a compute instance is asked for by a constant, too, and its id is another number: 90 minus that. In a
+   GPU instance of 4 slices there is none of 3. */
 static const unsigned SIZES[] = {1, 2, 3, 4, 7};
 
 static unsigned slices_of(uintptr_t instance)
@@ -593,7 +594,7 @@ int nvmlGpuInstanceGetComputeInstanceProfileInfo(uintptr_t instance, unsigned pr
 {
     ENTER(gpu(instance));
     unsigned whole = slices_of(instance);
-    if (engine || profile > 4 || SIZES[profile] > whole)
+    if (engine || profile > 4 || SIZES[profile] > whole || (whole == 4 && SIZES[profile] == 3))
         return profile > 8 ? INVALID_ARGUMENT : NOT_SUPPORTED;
     *info = (ComputeProfile){.id = 90 - profile, .slices = SIZES[profile], .instances = whole / SIZES[profile]};
     return SUCCESS;

@@ -43,7 +43,7 @@ from gpuplane.model.status import DRIVER
 
 RETRY_DELAY_S, MAX_RETRY_DELAY_S = 1.0, 60.0
 """Seconds from a failed change to the next try: the first, doubled with each failure, up to the second."""
-MAX_FAILED_CREATES = 3
+MAX_FAILED_TRIES = 3
 """Tries in a row to create something, after which the layout that was there before is restored."""
 RESTORED_DELAY_S, MAX_RESTORED_DELAY_S = 60.0, 3600.0
 """Seconds from then to the next try of the requested layout: the first, doubled each time, up to the second."""
@@ -235,7 +235,7 @@ def _gives_up(state: GpuPartitionState) -> bool:
     """Whether the layout before the request is to be restored: what is missing cannot be created."""
     if state.rolled_back or not isinstance(state.last_change, CREATES) or state.problem == "in-use":
         return False
-    return state.problem in ("insufficient-resources", "not-supported") or state.failed_tries >= MAX_FAILED_CREATES
+    return state.problem in ("insufficient-resources", "not-supported") or state.failed_tries >= MAX_FAILED_TRIES
 
 
 def _without(made: tuple[Placement, ...], change: CreateGpuInstance | DestroyGpuInstance) -> tuple[Placement, ...]:

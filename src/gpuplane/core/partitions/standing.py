@@ -7,12 +7,12 @@ from gpuplane.core.partitions.desired import desired_layouts
 from gpuplane.core.partitions.gpuplan import GpuPlan, describe_change
 from gpuplane.core.partitions.holders import HeldParts, held_parts
 from gpuplane.core.partitions.plans import NO_STATE, gpu_plans, hiding_fault, partition_states
-from gpuplane.core.partitions.progress import is_settled, next_try_at, restored_delay
+from gpuplane.core.partitions.progress import MAX_FAILED_TRIES, is_settled, next_try_at, restored_delay
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.text import join_first_names
 from gpuplane.core.view import view
 from gpuplane.model.machine import Gpu
-from gpuplane.model.partitions import GpuPartitionState, GpuProgress, PartitionsProgress
+from gpuplane.model.partitions import GpuPartitionState, GpuProgress, PartitionsProgress, ProgressState
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import ALLOCATABLE
 from gpuplane.model.text import Text
@@ -58,8 +58,7 @@ def _progress(snapshot: Snapshot, gpu: Gpu | None, uuid: str) -> GpuProgress:
     if state.failed_tries and state.failure:
         next_try = next_try_at(state, plan) if plan.changes else None
         text = f"{name}: {_failure_text(gpu, state)}"
-        waits = state.problem == "in-use"
-        return GpuProgress(uuid, "waiting" if waits else "failed", text, state.problem, next_try_at=next_try)
+        return GpuProgress(uuid, _standing_of_failure(state), text, state.problem, next_try_at=next_try)
     if plan.is_done:
         return GpuProgress(uuid, "done")
     held = held_parts(gpu, snapshot.allocations or (), snapshot.ledger.mig_parents or {})
@@ -70,6 +69,14 @@ def _progress(snapshot: Snapshot, gpu: Gpu | None, uuid: str) -> GpuProgress:
     names = held.anyone if plan.blocks_mode else _blocking(held, plan)
     text = f"{name}: {join_first_names(names, 5)} must end first"
     return GpuProgress(uuid, "waiting", text, "held", holders=names)
+
+
+def _standing_of_failure(state: GpuPartitionState) -> ProgressState:
+    """How a GPU stands whose last change failed. A failure that may pass in a second is none yet."""
+    if state.problem == "in-use":
+        return "waiting"
+    may_pass = state.problem in ("failed", "gone") and state.failed_tries < MAX_FAILED_TRIES
+    return "changing" if may_pass else "failed"
 
 
 def _blocking(held: HeldParts, plan: GpuPlan) -> tuple[str, ...]:

@@ -112,5 +112,6 @@ async def test_a_second_agent_waits_for_the_first(site: Site) -> None:
             await second.until_says(f"kubelet lock: waiting: process {first.process.pid} ")
             assert kubelet.capacity(GPU) == (2, 2)
             assert await first.stop() == 0
+            await kubelet.until(lambda: len(kubelet.manager.gaps) == 1)
             await kubelet.until_capacity(GPU, 2, 2)
             await kubelet.run(pod("train", gpu=2))

@@ -115,9 +115,11 @@ async def open_site(machine: str | None, state_dir: Path, kubelet_root: Path, *,
 
 @asynccontextmanager
 async def _local_site(machine: str, state_dir: Path | None, kubelet_root: Path) -> AsyncIterator[Site]:
-    logging.getLogger("gpuplane").setLevel(logging.CRITICAL)  # what an agent would log, the command says, or need not
     node = Node(Snapshot(ledger=Ledger(boot_id=boot_id())))
     async with AsyncExitStack() as stack:
+        log = logging.getLogger("gpuplane")
+        stack.callback(log.setLevel, log.level)
+        log.setLevel(logging.CRITICAL)  # what an agent would log, the command says, or need not
         try:
             ledger = await _remember(stack, node, state_dir)
             devices = hardware(machine, deadline=PATIENCE / 3)

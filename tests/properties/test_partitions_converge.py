@@ -17,6 +17,7 @@ from gpuplane.core.partitions.progress import awaits_allocatable, current_change
 from gpuplane.core.partitions.standing import partitions_progress
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import next_due_time, step
+from gpuplane.hardware.partitions import ChangeRefused, make_change, with_partitions
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
     AllocatableListed,
@@ -121,12 +122,48 @@ class Driver:
         return ""
 
 
+class DescribedDriver(Driver):
+    """The same GPU with the rules of a described machine. Its card shows what these have made."""
+
+    def __init__(self, uuid: str, index: int) -> None:
+        super().__init__(uuid, index)
+        self.described = with_partitions(super().look())
+
+    def look(self) -> Gpu:
+        """What a described machine shows."""
+        if (self.enabled, frozenset(self.card.there)) != self._seen():  # a reboot, or somebody else's instance
+            self.described = self.described.but(mig=super().look().mig)
+        faults = (Fault(code=self.fault, message="it is lost"),) if self.fault else ()
+        return self.described.but(faults=faults)
+
+    def make(self, action: ChangePartition, held: set[str]) -> ChangeProblem:
+        """A change, by the rules of a described machine."""
+        self.look()
+        before = {each.uuid for each in self.described.mig_devices}
+        try:
+            self.described = make_change(self.described, action.change, ())
+        except ChangeRefused as refused:
+            return refused.problem
+        assert not held & (before - {each.uuid for each in self.described.mig_devices}), "a pod has it"
+        mig = self.described.mig
+        assert mig is not None
+        assert mig.enabled == self.enabled or self.uuid not in held, "a pod has it"
+        self.enabled, self.pending = mig.enabled, mig.enabled if mig.pending is None else mig.pending
+        self.card.take_over(mig.instances or ())
+        return ""
+
+    def _seen(self) -> tuple[bool, frozenset[Placement]]:
+        mig = self.described.mig
+        assert mig is not None
+        return mig.enabled, frozenset(each.placement for each in mig.instances or ())
+
+
 class Life:
     """A node."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver: type[Driver] = Driver) -> None:
         self.now, self.boot = 1000.0, 0
-        self.drivers = {uuid: Driver(uuid, index) for index, uuid in enumerate(GPUS)}
+        self.drivers = {uuid: driver(uuid, index) for index, uuid in enumerate(GPUS)}
         self.pods: dict[str, tuple[str, str]] = {}  # name → (resource, id)
         self.kubelet: dict[str, frozenset[str]] = {}  # what it could give out, as it was told last
         self.request: LayoutRequest | None = None
@@ -230,7 +267,8 @@ class Life:
             if not can_exist(driver.profiles, {*driver.card.there, place}):
                 self.fate = "full"
         if self.fate in ("", "late"):
-            driver.make(change, {unit_of(id) for _, id in self.pods.values()})
+            self.problem = driver.make(change, {unit_of(id) for _, id in self.pods.values()})
+            self.fate = self.fate or self.problem
 
     def finish(self) -> None:
         """What became of it is told, after a look."""
@@ -330,11 +368,15 @@ STEPS = st.one_of(
 
 
 @settings(max_examples=length(150, 2000))
-@given(st.lists(STEPS, max_size=25), st.booleans())
-@example([("ask", 1, 1), *[("work",)] * 30, ("admit", 3, True), ("ask", 2, 2), *[("work",)] * 9, ("reboot",)], False)
-def test_gpus_come_to_have_their_layouts_or_it_is_said_why_not(steps: list[tuple[object, ...]], all_end: bool) -> None:
+@given(st.lists(STEPS, max_size=25), st.booleans(), st.sampled_from([Driver, DescribedDriver]))
+@example(
+    [("ask", 1, 1), *[("work",)] * 30, ("admit", 3, True), ("ask", 2, 2), *[("work",)] * 9, ("reboot",)], False, Driver
+)
+def test_gpus_come_to_have_their_layouts_or_it_is_said_why_not(
+    steps: list[tuple[object, ...]], all_end: bool, driver: type[Driver]
+) -> None:
     """Nothing that is held is touched on the way; nothing is half made in the end."""
-    life = Life()
+    life = Life(driver)
     for name, *arguments in steps:
         getattr(life, str(name))(*arguments)
     if all_end:

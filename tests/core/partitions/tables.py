@@ -123,6 +123,11 @@ class Card:
             for place, parts in self.there.items()
         )  # fmt: skip
 
+    def take_over(self, instances: Collection[GpuInstance]) -> None:
+        """Have these instances, and no others."""
+        self.there = {each.placement: list(each.compute_instances) for each in instances}
+        self._ids = {each.placement: each.id for each in instances}
+
     def create(self, place: Placement) -> None:
         """A GPU instance without compute instances."""
         assert place[1] in by_id(self.profiles)[place[0]].starts

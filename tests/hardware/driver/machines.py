@@ -2,6 +2,7 @@
 
 from hypothesis import strategies as st
 
+from gpuplane.core.partitions.cards import card_of
 from gpuplane.hardware.driver.instances import profile_name
 from gpuplane.hardware.partitions import with_partitions
 from gpuplane.model.machine import (
@@ -100,12 +101,16 @@ def _gpus(draw: st.DrawFn, index: int, pci: str, minor: int, addresses: list[str
     peers = draw(st.lists(st.sampled_from(["nvswitch", *others]), unique=True, max_size=3))
     levels = st.sampled_from((None, *LEVELS))
     distances = {other: level for other in others if (level := draw(levels)) is not None}
+    model = draw(st.sampled_from(("NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA L40S")))
     memory = draw(st.integers(1, 300_000))
+    card = card_of(Gpu(index=index, model=model, memory_mib=memory))
+    if card is not None:  # profiles are named after the card's memory
+        memory = card.memory_mib
     return Gpu(
         index=index,
         uuid=f"GPU-{index}",
         minor=minor,
-        model=draw(st.sampled_from(("NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA L40S"))),
+        model=model,
         memory_mib=memory,
         compute_capability=draw(st.sampled_from(("", "7.5", "9.0", "12.1"))),
         pci=pci,

@@ -196,8 +196,9 @@ def the_condition_agrees(snapshot: Snapshot) -> None:
     """It counts all devices that are not given out, with all reasons; it is "True" where one of them is a problem."""
     now, there = node_condition(snapshot), given_out(snapshot)
     against = list(troubles(snapshot))
-    if now is None:  # nobody has looked since the driver was let go of
-        assert any(each.code == "not-looked" for each in against) or not any(there.values())
+    if now is None:  # nobody has looked at the GPUs: not yet, or not since the driver was let go of
+        not_looked = snapshot.machine is None or any(each.code == "not-looked" for each in against)
+        assert not_looked or not any(there.values())
         return
     if now.status != "Unknown":
         out = sum(not each for each in there.values())

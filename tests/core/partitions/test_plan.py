@@ -208,3 +208,17 @@ def test_a_saved_layout_has_its_places() -> None:
         card.make(change)
 
     assert set(card.there) == {(19, 0), (14, 4)}
+
+
+@pytest.mark.parametrize("held", [None, (9, 0), (9, 4)])
+def test_contents_stay_where_they_are_whoever_holds_them(held: Placement | None) -> None:
+    """Two GPU instances of one profile with different compute instances are not exchanged."""
+    there = (
+        GpuInstance(1, 9, 0, 4, (ComputeInstance(0, 2), ComputeInstance(1, 1))),
+        GpuInstance(2, 9, 4, 4, (ComputeInstance(0, 1),)),
+    )
+    parts = frozenset((each.placement, 0) for each in there if each.placement == held)
+    fixed = Fixed(frozenset(place for place, _ in parts), parts)
+    wanted = wanted_instances(GpuLayout(True, {"1c.3g.40gb": 2, "2c.3g.40gb": 1}), SEVEN)
+
+    assert plan_instances(SEVEN, there, wanted, fixed) == InstancesPlan()

@@ -153,7 +153,7 @@ def _assigned(
         for place in places:
             held = _held_compute(place, there, fixed)
             sizes = [each.slices for each in there[place].compute_instances] if place in there else []
-            best = max(left, key=lambda each: (_has_all(each, held), _common(each, sizes), each))
+            best = min(left, key=lambda each: (not _has_all(each, held), _difference(each, sizes), each))
             left.remove(best)
             assigned[place] = best
     return assigned
@@ -170,8 +170,9 @@ def _has_all(contents: Contents, sizes: Sequence[int]) -> bool:
     return not Counter(sizes) - Counter(contents)
 
 
-def _common(contents: Contents, sizes: Sequence[int]) -> int:
-    return (Counter(contents) & Counter(sizes)).total()
+def _difference(contents: Contents, sizes: Sequence[int]) -> int:
+    """How many compute instances have to be created and destroyed."""
+    return len(contents) + len(sizes) - 2 * (Counter(contents) & Counter(sizes)).total()
 
 
 def _compute_effort(

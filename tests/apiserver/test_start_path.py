@@ -6,7 +6,7 @@ import sys
 HEAVY = {"lightkube", "httpx2", "numpy", "rich", "click", "prometheus_client", "pynvml"}
 SCRIPT = """
 import sys
-import gpuplane.agent.main, gpuplane.cli.agent
+import gpuplane.agent.main, gpuplane.cli.agent, gpuplane.hardware.nvidia, gpuplane.hardware.described
 print(*sorted({name.partition(".")[0] for name in sys.modules} & set(sys.argv[1:])))
 import gpuplane.apiserver.node
 print(*sorted({name.partition(".")[0] for name in sys.modules} & set(sys.argv[1:])))

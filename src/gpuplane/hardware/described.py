@@ -17,11 +17,12 @@ from contextlib import suppress
 from fnmatch import fnmatchcase
 
 from gpuplane.core import strict
+from gpuplane.hardware.driver.changes import PROBLEMS
 from gpuplane.hardware.driver.errors import crash, explain, hang
 from gpuplane.hardware.failures import NO_SAMPLING, show
 from gpuplane.hardware.load import take_sample
 from gpuplane.hardware.machinefile import read
-from gpuplane.hardware.partitions import FUNCTIONS, PROBLEMS, ChangeRefused, cap_node_stats, make_change
+from gpuplane.hardware.partitions import FUNCTIONS, ChangeRefused, cap_node_stats, make_change
 from gpuplane.model.facts import (
     Action,
     ChangePartition,

@@ -26,10 +26,10 @@ from typing import Any
 from gpuplane.core.observation import replace_gpu_of_same_uuid
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child, Waiting
+from gpuplane.hardware.driver.changes import CALLS
 from gpuplane.hardware.driver.channel import DriverStatusChanged, Options, Skip, Skipped, Told
 from gpuplane.hardware.driver.errors import breakdown, crash, halted, hang, silence
 from gpuplane.hardware.driver.openers import in_the_way, openers
-from gpuplane.hardware.driver.partitions import CHANGES
 from gpuplane.hardware.partitionchanges import NO_PROCESS, PartitionChanges, reset_problem
 from gpuplane.hardware.scheduling import Work
 from gpuplane.hardware.smi import Smi, reset_arguments, time_slice_arguments
@@ -490,7 +490,7 @@ class Nvidia:
 
     def _patience(self, child: Child) -> float:
         """How long the call that a process makes may take now."""
-        usual = self._deadline * (LONGER if child.announced().function in CHANGES else 1)
+        usual = self._deadline * (LONGER if child.announced().function in CALLS.values() else 1)
         return min(usual * (1 << min(self._silences, 8)), max(LONGEST, self._deadline))
 
     def _judge(self, child: Child) -> None:

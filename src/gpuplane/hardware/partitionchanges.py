@@ -7,7 +7,7 @@ ended without a look.
 
 from collections.abc import Callable
 
-from gpuplane.hardware.driver.partitions import PROBLEMS
+from gpuplane.hardware.driver.changes import PROBLEMS
 from gpuplane.model.facts import ChangePartition, PartitionChangeFinished
 from gpuplane.model.partitions import ChangeProblem, GpuUser
 from gpuplane.model.text import Text

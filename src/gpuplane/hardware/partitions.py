@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.layouts import fits, memory_slices
 from gpuplane.core.partitions.names import find_profile, profile_name
+from gpuplane.hardware.driver.changes import CALLS, PROBLEMS
 from gpuplane.hardware.driver.errors import explain
 from gpuplane.model.machine import DeviceNodeStat, Gpu, GpuProcess, Mig, MigAttributes, MigDevice
 from gpuplane.model.partitions import (
@@ -38,24 +39,8 @@ NAMESPACE = uuid.UUID("6f1d5bcb-2d0e-4a43-9f6b-0b6a4e6f5a11")
 FIRST_CAP, CAPS_OF_GPU, CAPS_OF_INSTANCE = 3, 135, 9
 """Minor numbers: the first of an instance, those of each GPU, those of each GPU instance (itself and eight within)."""
 
-FUNCTIONS: Mapping[type[PartitionChange], str] = {
-    SetMigMode: "nvmlDeviceSetMigMode",
-    ResetGpu: "nvidia-smi",
-    CreateGpuInstance: "nvmlDeviceCreateGpuInstanceWithPlacement",
-    DestroyGpuInstance: "nvmlGpuInstanceDestroy",
-    CreateComputeInstance: "nvmlGpuInstanceCreateComputeInstance",
-    DestroyComputeInstance: "nvmlComputeInstanceDestroy",
-}
+FUNCTIONS: Mapping[type[PartitionChange], str] = {**CALLS, ResetGpu: "nvidia-smi"}
 """The call by which each change is made, and by which a machine file names it to have it fail."""
-PROBLEMS: Mapping[str, ChangeProblem] = {
-    "IN_USE": "in-use",
-    "INSUFFICIENT_RESOURCES": "insufficient-resources",
-    "NOT_SUPPORTED": "not-supported",
-    "INVALID_ARGUMENT": "not-supported",
-    "NO_PERMISSION": "no-permission",
-    "NOT_FOUND": "gone",
-}
-"""NVML's errors → what they mean for a change; every other one may be over the next time."""
 
 
 class ChangeRefused(Exception):

@@ -6,12 +6,13 @@ and is taken back where the driver says that it has to wait for somebody: it wou
 """
 
 import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
+from gpuplane.hardware.driver.changes import CALLS, PROBLEMS
 from gpuplane.hardware.driver.errors import ERRORS, NAMES, Failed, explain
 from gpuplane.hardware.driver.instances import COMPUTE_PROFILES, MOST, SHARED
 from gpuplane.hardware.driver.nvml import Nvml, Subject
@@ -26,27 +27,6 @@ from gpuplane.model.partitions import (
     GpuUser,
     SetMigMode,
 )
-
-PROBLEMS: Mapping[str, ChangeProblem] = {
-    "IN_USE": "in-use",
-    "INSUFFICIENT_RESOURCES": "insufficient-resources",
-    "NOT_SUPPORTED": "not-supported",
-    "FUNCTION_NOT_FOUND": "not-supported",
-    "INVALID_ARGUMENT": "not-supported",
-    "NO_PERMISSION": "no-permission",
-    "NOT_FOUND": "gone",
-    "GPU_IS_LOST": "gone",
-}
-"""NVML's errors → what they mean for a change; every other one may be over the next time."""
-SET_MODE = "nvmlDeviceSetMigMode"
-CHANGES = (
-    SET_MODE,
-    "nvmlDeviceCreateGpuInstanceWithPlacement",
-    "nvmlGpuInstanceDestroy",
-    "nvmlGpuInstanceCreateComputeInstance",
-    "nvmlComputeInstanceDestroy",
-)
-"""The calls that change something."""
 
 
 class Refused(Exception):
@@ -91,21 +71,17 @@ class Changer:
                 self._destroy(subject, id, (profile, start))
             case CreateComputeInstance(profile, start, slices):
                 instance = self._instance(subject, (profile, start))
-                constant, version, function = (
-                    COMPUTE_PROFILES.get(slices),
-                    1,
-                    "nvmlGpuInstanceGetComputeInstanceProfileInfo",
-                )
-                if constant is None:
+                if (constant := COMPUTE_PROFILES.get(slices)) is None:
                     raise Refused("not-supported", f"there are no compute instances of {slices} slices")
+                function, version = "nvmlGpuInstanceGetComputeInstanceProfileInfo", 1
                 info = self._call(subject, function, instance, constant, SHARED, version)
-                self._call(subject, "nvmlGpuInstanceCreateComputeInstance", instance, info.id)
+                self._call(subject, CALLS[CreateComputeInstance], instance, info.id)
             case DestroyComputeInstance(profile, start, id):
                 instance = self._instance(subject, (profile, start), is_needed=False)
                 if instance is not None:
                     part = self._gone_is_none(subject, "nvmlGpuInstanceGetComputeInstanceById", instance, id)
                     if part is not None:
-                        self._call(subject, "nvmlComputeInstanceDestroy", part)
+                        self._call(subject, CALLS[DestroyComputeInstance], part)
             case _:
                 raise Refused("not-supported", "NVML has no reset of a GPU")
 
@@ -116,7 +92,7 @@ class Changer:
             return
         if before != enabled and (users := in_the_way(self._open(subject))):
             raise Refused("in-use", "programs have the GPU open", users)
-        activation = self._call(subject, SET_MODE, subject.handle, int(enabled))
+        activation = self._call(subject, CALLS[SetMigMode], subject.handle, int(enabled))
         current, pending = self._call(subject, "nvmlDeviceGetMigMode", subject.handle)
         error = NAMES.get(activation, "" if not activation else str(activation))
         if current == enabled or (pending == enabled and error == "RESET_REQUIRED"):
@@ -124,8 +100,8 @@ class Changer:
         users = self._open(subject)
         if pending != before:
             with suppress(Failed):
-                self._call(subject, SET_MODE, subject.handle, before)
-        raise Refused(PROBLEMS.get(error, "failed"), explain(SET_MODE, error or "UNKNOWN"), users)
+                self._call(subject, CALLS[SetMigMode], subject.handle, before)
+        raise Refused(PROBLEMS.get(error, "failed"), explain(CALLS[SetMigMode], error or "UNKNOWN"), users)
 
     def _create(self, subject: Subject, profile: int, start: int) -> None:
         mig = subject.gpu.mig
@@ -135,8 +111,7 @@ class Changer:
         if self._instance(subject, (profile, start), is_needed=False) is not None:
             return
         placement = pynvml.c_nvmlGpuInstancePlacement_t(start, known.size)
-        function = "nvmlDeviceCreateGpuInstanceWithPlacement"
-        self._call(subject, function, subject.handle, profile, ctypes.byref(placement))
+        self._call(subject, CALLS[CreateGpuInstance], subject.handle, profile, ctypes.byref(placement))
 
     def _destroy(self, subject: Subject, id: int, placement: tuple[int, int]) -> None:
         instance = self._gone_is_none(subject, "nvmlDeviceGetGpuInstanceById", subject.handle, id)
@@ -145,7 +120,7 @@ class Changer:
         info = self._call(subject, "nvmlGpuInstanceGetInfo", instance)
         if (info.profileId, info.placement.start) != placement:
             raise Refused("gone", f"GPU instance {id} is another one now")
-        self._call(subject, "nvmlGpuInstanceDestroy", instance)
+        self._call(subject, CALLS[DestroyGpuInstance], instance)
 
     def _instance(self, subject: Subject, placement: tuple[int, int], *, is_needed: bool = True) -> Any:
         """NVML's handle of the GPU instance of this placement. Raises Refused where one is needed and there is none."""

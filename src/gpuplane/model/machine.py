@@ -113,6 +113,11 @@ class Gpu(Value, rename={"uncorrected_errors": "uncorrected", "device_nodes": "n
         return self.mig.devices if self.mig is not None else ()
 
     @property
+    def gpu_instances(self) -> tuple[GpuInstance, ...]:
+        """Its GPU instances; () where it has none, or the driver does not tell."""
+        return (self.mig.instances if self.mig is not None else None) or ()
+
+    @property
     def mig_enabled(self) -> bool:
         """Whether it is in MIG mode."""
         return self.mig is not None and self.mig.enabled

@@ -166,7 +166,7 @@ def _with_mode(
 
 def _describe_foreign(gpu: Gpu, places: Collection[Placement]) -> Text:
     names = {each.id: each.name for each in profiles_of(gpu)}
-    ids = {each.placement: each.id for each in (gpu.mig.instances if gpu.mig is not None else None) or ()}
+    ids = {each.placement: each.id for each in gpu.gpu_instances}
     found = ", ".join(
         f"GPU instance {ids[each]} ({names.get(each[0], 'of an unknown profile')})" for each in sorted(places)
     )

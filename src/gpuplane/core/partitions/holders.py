@@ -33,7 +33,7 @@ class HeldParts(Value):
 def held_parts(gpu: Gpu, allocations: Iterable[Allocation], mig_parents: Mapping[str, str]) -> HeldParts:
     """Who holds what of this GPU. `mig_parents`: MIG device → its GPU, also of those that no longer exist."""
     devices = {each.uuid: each for each in gpu.mig_devices}
-    places = {each.id: each.placement for each in (gpu.mig.instances if gpu.mig is not None else None) or ()}
+    places = {each.id: each.placement for each in gpu.gpu_instances}
     instances: dict[Placement, list[str]] = {}
     compute: dict[tuple[Placement, int], list[str]] = {}
     whole: list[str] = []

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from gpuplane.core.kinds.nvidia.faults import CODES_THAT_HIDE_OTHERS
 from gpuplane.core.partitions.desired import DesiredLayouts, desired_layouts
 from gpuplane.core.partitions.gpuplan import GpuPlan, plan_gpu
-from gpuplane.core.partitions.holders import held_parts
+from gpuplane.core.partitions.holders import HeldParts, held_parts
 from gpuplane.core.view import view
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import (
@@ -46,17 +46,21 @@ def gpu_plans(snapshot: Snapshot) -> Mapping[str, GpuPlan]:
 
 
 def plan_of_gpu(snapshot: Snapshot, gpu: Gpu, desired: DesiredLayouts, state: GpuPartitionState) -> GpuPlan:
-    """A GPU's plan. It is made anew only where the GPU, its layout or who holds it is another."""
+    """A GPU's plan. It is made anew only where the GPU, its layout or who holds it is another.
+
+    A GPU that has its layout has it whoever holds its parts: so a grant costs nothing there.
+    """
     layout = _effective_layout(state, desired.layouts[gpu.uuid])
-    held = held_parts(gpu, snapshot.allocations or (), snapshot.ledger.mig_parents or {})
-    memory: dict[str, tuple[object, GpuPlan]] = snapshot.memory.setdefault(plan_of_gpu, {})
+    memory: dict[str, tuple[object, HeldParts, GpuPlan]] = snapshot.memory.setdefault(plan_of_gpu, {})
     card = gpu.mig, gpu.pci_id, gpu.model, gpu.memory_mib
-    question = card, layout, held, state.made, desired.mode_only, desired.skip_reset
-    known = memory.get(gpu.uuid)
-    if known is not None and known[0] == question:
-        return known[1]
-    plan = plan_gpu(gpu, layout, held, state.made, mode_only=desired.mode_only, skip_reset=desired.skip_reset)
-    memory[gpu.uuid] = question, plan
+    question = card, layout, state.made, desired.mode_only, desired.skip_reset
+    before, held_before, plan = memory.get(gpu.uuid, (None, HeldParts(), NO_PLAN))
+    if before == question and plan.is_done:
+        return plan
+    held = held_parts(gpu, snapshot.allocations or (), snapshot.ledger.mig_parents or {})
+    if before != question or held != held_before:
+        plan = plan_gpu(gpu, layout, held, state.made, mode_only=desired.mode_only, skip_reset=desired.skip_reset)
+        memory[gpu.uuid] = question, held, plan
     return plan
 
 
@@ -96,7 +100,7 @@ def _withdrawn_text(snapshot: Snapshot) -> Text:
 
 def withdrawn_units_of_gpu(gpu: Gpu, plan: GpuPlan) -> Iterator[str]:
     """The UUIDs of the devices that must not be given out while a plan is carried out."""
-    places = {each.id: each.placement for each in (gpu.mig.instances if gpu.mig is not None else None) or ()}
+    places = {each.id: each.placement for each in gpu.gpu_instances}
     if plan.withdraws_gpu:
         yield gpu.uuid
     for device in gpu.mig_devices:
@@ -114,7 +118,7 @@ def touched_units(gpu: Gpu, change: PartitionChange) -> Iterator[str]:
             yield gpu.uuid
             yield from (each.uuid for each in gpu.mig_devices)
     elif isinstance(change, DestroyGpuInstance | DestroyComputeInstance):
-        instances = (gpu.mig.instances if gpu.mig is not None else None) or ()
+        instances = gpu.gpu_instances
         ids = {each.id for each in instances if each.placement == (change.profile, change.start)}
         for device in gpu.mig_devices:
             is_same = isinstance(change, DestroyGpuInstance) or device.compute_instance == change.compute_instance

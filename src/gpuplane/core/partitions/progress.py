@@ -111,7 +111,7 @@ def _follow_request(
         return state
     plan = plan_of_gpu(snapshot, gpu, desired, state)
     if plan.is_done and not state.rolled_back:
-        there = {each.placement for each in (gpu.mig.instances if gpu.mig is not None else None) or ()}
+        there = {each.placement for each in gpu.gpu_instances}
         return GpuPartitionState(made=tuple(each for each in state.made if each in there), requested=layout)
     if plan.changes and state.before is None:
         state = state.but(before=current_layout(gpu))

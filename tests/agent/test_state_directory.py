@@ -4,6 +4,7 @@ import asyncio
 import errno
 import itertools
 import os
+import re
 import shutil
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -22,9 +23,17 @@ from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.ledger import FIELD_BY_FILE, adapt_to_new_boot, encode_part, is_ledger_stored
 from gpuplane.host import state
 from gpuplane.host.lock import locked
+from gpuplane.model.claims import AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
 from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.control import ControlResponse, RestoreDevice
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, LedgerLoaded, MachineObserved
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ClaimUnprepareRequested,
+    ConfigLoaded,
+    DriverReleaseRequested,
+    LedgerLoaded,
+    MachineObserved,
+)
 from gpuplane.model.health import DeviceRecord, Drain, Finding, HealthRecords, ProbeState
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
@@ -44,6 +53,13 @@ FULL = Ledger(
     share_layouts={"GPU-a": TIME_SLICES.encoded},
     time_slices={
         "GPU-a": TimeSliceState(tried_length="long", requested_at=7.0, last_set_length="short", outcome_unknown=True)
+    },
+    claims={
+        "uid-1": PreparedClaim(
+            claim=ClaimName("default", "train", "uid-1"),
+            driver="gpu.nvidia.com",
+            devices=(PreparedDevice(AllocatedDevice("gpu", "n1/gpu-a", "gpu-a"), "GPU-a", "k/claim=uid-1-gpu-a"),),
+        )
     },
     health=HealthRecords(
         devices={"GPU-a": DeviceRecord(drain=Drain("fan"), pci="0000:1b:00.0")}, last_kernel_log_number=7
@@ -78,7 +94,32 @@ async def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
 
     await store(FULL, tmp_path, Ledger(boot_id="boot"))
     assert state.load(tmp_path, "boot") == (Ledger(boot_id="boot"), [])
-    assert list(tmp_path.iterdir()) == []
+    assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
+
+
+async def test_a_claim_that_is_over_loses_its_file(tmp_path: Path) -> None:
+    """Also one that an earlier agent wrote, which ends before anything else was written."""
+    await store(FULL, tmp_path)
+    node = Node(Snapshot(ledger=state.load(tmp_path, "boot")[0]), now=lambda: 100.0)
+    async with storing(node, tmp_path):
+        await asyncio.sleep(0)  # the writer has begun
+        node.apply(ClaimUnprepareRequested("uid-1"))
+        assert await node.wait_until(is_ledger_stored, deadline=60)
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+async def test_a_claims_file_that_is_wrong_costs_that_claim(tmp_path: Path) -> None:
+    """One under another claim's name, one of no sense, a directory."""
+    await store(FULL, tmp_path)
+    good = (tmp_path / "claims/uid-1.json").read_bytes()
+    (tmp_path / "claims/uid-2.json").write_bytes(good)
+    (tmp_path / "claims/uid-3.json").write_text("{}")
+    (tmp_path / "claims/uid-4.json").mkdir()
+    ledger, problems = state.load(tmp_path, "boot")
+
+    assert ledger == FULL
+    assert [re.findall("uid-[0-9]", each)[0] for each in problems] == ["uid-2", "uid-3", "uid-4"]
+    assert (tmp_path / "claims/uid-2.unreadable").exists()
 
 
 async def test_a_reboot_ends_a_release_and_keeps_the_config_name_the_runtime_and_drains(tmp_path: Path) -> None:
@@ -90,6 +131,7 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_the_runtime_and
         config_name="a100",
         mig_parents=FULL.mig_parents,
         share_layouts=FULL.share_layouts,
+        claims=FULL.claims,
         health=FULL.health.but(last_kernel_log_number=-1) if FULL.health else None,
     )
     assert adapt_to_new_boot(FULL, "boot", 0.0, 0.0) is FULL

@@ -33,6 +33,7 @@ from gpuplane.hardware import Hardware
 from gpuplane.hardware.devicenodes import keep_device_nodes
 from gpuplane.hardware.repartition import keep_partitions
 from gpuplane.hardware.timeslices import keep_time_slices
+from gpuplane.host.cdi.claimfiles import keep_claim_files
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications
 from gpuplane.host.featuresfile import keep_features_file
@@ -193,6 +194,8 @@ def serving(
     }
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it
         parts[Part("xids")] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
+    if (cdi_dir := options.cdi_dir) is not None:
+        parts[Part("claim files writer")] = lambda: keep_claim_files(node, cdi_dir)
     if (root := options.device_nodes) is not None:
         parts[Part("nodes in /dev")] = lambda: keep_device_nodes(node, root)
     if remembers:

@@ -1,18 +1,20 @@
 """The files of the ledger: how they are encoded, how files of another version are read, what a reboot changes.
 
-Each part of the ledger is a file with a version, the id of the boot in which it was written, and a value. A file of a
+Each part of the ledger is a file with a version, the id of the boot in which it was written, and a value; of the
+claims each one is. A file of a
 newer version is read field by field: an unknown field is left out and affects nothing else. If a known field of a
 device cannot be read, the device is drained, with that reason: a GPU that waits for its replacement must not be given
 out again because of a rollback.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from gpuplane.core.health.records import apply_reboot
 from gpuplane.core.text import clip, join_first_names
+from gpuplane.model.claims import PreparedClaim
 from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Drain, HealthRecords
 from gpuplane.model.snapshot import Ledger, Snapshot
@@ -21,9 +23,12 @@ from gpuplane.model.status import STATE_DIRECTORY
 FORMAT_VERSION = 1
 """Of the files that we write. Raise it only if an older version of gpuplane would misread a file."""
 
-_LEDGER_FIELDS = tuple(field for field in msgspec.structs.fields(Ledger) if field.name != "boot_id")
+_LEDGER_FIELDS = tuple(field for field in msgspec.structs.fields(Ledger) if field.name not in ("boot_id", "claims"))
 FIELD_BY_FILE = {field.encode_name: field.name for field in _LEDGER_FIELDS}
 """Name of a file without its suffix → the field of the ledger in it."""
+
+CLAIMS_DIRECTORY = "claims"
+"""The directory with a file for each claim, which has the claim's UID as its name."""
 
 _TYPE_BY_FILE = {field.encode_name: field.type for field in _LEDGER_FIELDS}
 
@@ -49,6 +54,28 @@ class LedgerFileContent(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
+def ledger_parts(ledger: Ledger) -> Mapping[str, Any]:
+    """Name of each file without its suffix → the part of the ledger in it; None for no file."""
+    claims = {f"{CLAIMS_DIRECTORY}/{uid}": claim for uid, claim in (ledger.claims or {}).items()}
+    return {**{part: getattr(ledger, field) for part, field in FIELD_BY_FILE.items()}, **claims}
+
+
+def ledger_of_part(part: str, content: "LedgerFileContent") -> Ledger:
+    """A ledger that has this part alone. Raises ValueError where a claim's file has another name than its claim."""
+    field, value = FIELD_BY_FILE.get(part), content.value
+    if field is not None:
+        return Ledger(boot_id=content.boot_id, **{field: value})
+    if value is None:
+        return Ledger(boot_id=content.boot_id)
+    if part != f"{CLAIMS_DIRECTORY}/{value.claim.uid}":
+        raise ValueError(f"the file is of claim {value.claim} with the UID {value.claim.uid}")
+    return Ledger(boot_id=content.boot_id, claims={value.claim.uid: value})
+
+
+def _type_of_part(part: str) -> Any:
+    return _TYPE_BY_FILE.get(part, PreparedClaim)
+
+
 def encode_part(value: Any, boot_id: str) -> bytes:
     """The content of a part's file."""
     return msgspec.json.encode({"version": FORMAT_VERSION, "boot_id": boot_id, "value": value})
@@ -59,7 +86,7 @@ def decode_part(file_name: str, content: bytes) -> LedgerFileContent:
     no file of the ledger."""
     file = msgspec.json.decode(content, type=_LedgerFile)
     try:
-        return LedgerFileContent(file.boot_id, msgspec.json.decode(file.value, type=_TYPE_BY_FILE[file_name]))
+        return LedgerFileContent(file.boot_id, msgspec.json.decode(file.value, type=_type_of_part(file_name)))
     except msgspec.DecodeError:
         return _decode_leniently(file_name, file)
 
@@ -69,7 +96,7 @@ def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerFileContent:
 
     written = f"the file has format version {file.version}, but this agent writes version {FORMAT_VERSION}"
     try:
-        read = decode_leniently(msgspec.json.decode(file.value), _TYPE_BY_FILE[file_name])
+        read = decode_leniently(msgspec.json.decode(file.value), _type_of_part(file_name))
     except (UnreadableValue, msgspec.DecodeError) as error:
         if file.version == FORMAT_VERSION and not isinstance(error, UnreadableValue):
             raise  # this is no file of ours
@@ -107,8 +134,8 @@ def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> 
     Times count from the boot, and a reboot ends every process that uses the driver. So a driver release ends with its
     boot, and so do verdicts (`records.rebooted`), the lengths of time slices, and what was done to partitions:
     instances are gone. These stay: the requested layouts, by label too, which bring the instances back before the API
-    server is heard, and whether NVIDIA's MIG manager acts on the node; the name of the
-    configuration; the GPUs of held MIG devices and the layouts of held shares, because UUIDs stay; and drains. The
+    server is heard, and whether NVIDIA's MIG manager acts on the node; claims, for their pods start again; the name of
+    the configuration; the GPUs of held MIG devices and the layouts of held shares, because UUIDs stay; and drains. The
     container runtime and kubelet are assumed to be the same as before the reboot.
     """
     if ledger.boot_id == boot_id:
@@ -129,6 +156,7 @@ def adapt_to_new_boot(ledger: Ledger, boot_id: str, wall: float, now: float) -> 
         mig_parents=ledger.mig_parents,
         share_layouts=ledger.share_layouts,
         layout_request=ledger.layout_request,
+        claims=ledger.claims,
         health=health,
     )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from gpuplane.core import observation, takeover, timeslices
 from gpuplane.core.advertising import share_layouts_for_ledger
+from gpuplane.core.dra import preparing
 from gpuplane.core.health import drains, events, holders, observations, probes, records
 from gpuplane.core.health.context import health_context, health_records
 from gpuplane.core.partitions import progress as partitions
@@ -23,6 +24,8 @@ from gpuplane.model.facts import (
     AllocatableListed,
     AllocateAnswered,
     AllocationsListed,
+    ClaimPrepareRequested,
+    ClaimUnprepareRequested,
     ConfigLoaded,
     CountersLoaded,
     DevicesObserved,
@@ -53,7 +56,7 @@ ALLOCATION_LISTING_DELAY = 10.0
 
 def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
-    changed = _apply_elapsed_time(_apply_fact(snapshot, fact, now), now)
+    changed = _with_claims(snapshot, _apply_elapsed_time(_apply_fact(snapshot, fact, now), now), now)
     started = partitions.update_partitions(timeslices.start_next_try(changed, now), now)
     after = _update_layouts_in_ledger(snapshot, started)
     return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
@@ -118,6 +121,10 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
         case AllocateAnswered(resource, devices):
             grant = Allocation(resource=resource, devices=devices, granted_at=now)
             return snapshot.but(allocations=(*_without_replaced_allocation(allocations or (), grant), grant))
+        case ClaimPrepareRequested(claim):
+            return preparing.apply_prepare(snapshot, claim)
+        case ClaimUnprepareRequested(uid):
+            return preparing.apply_unprepare(snapshot, uid)
         case LedgerLoaded():
             loaded = fact.but(ledger=partitions.forget_interrupted_change(fact.ledger))
             return takeover.apply_loaded_ledger(snapshot, loaded, now)
@@ -141,6 +148,13 @@ def _mark_not_observed_since_release(snapshot: Snapshot, now: float) -> Snapshot
     machine, context = observation.mark_not_observed_since_release(before), health_context(snapshot)
     health = observations.apply_observation(health_records(snapshot), before, machine, False, (), context, now)
     return _with_health(snapshot.but(machine=machine), health)
+
+
+def _with_claims(before: Snapshot, after: Snapshot, now: float) -> Snapshot:
+    """The snapshot with the devices that are promised to claims among its allocations."""
+    if (after.allocations, after.ledger.claims) == (before.allocations, before.ledger.claims):
+        return after
+    return after.but(allocations=preparing.allocations_with_claims(after, now))
 
 
 def _update_layouts_in_ledger(before: Snapshot, after: Snapshot) -> Snapshot:
@@ -188,9 +202,13 @@ def _allocations_not_listed_yet(
     earlier grant is replaced by what the list shows of it, or is over if kubelet has had the time to list it.
     """
     for each in known_allocations:
-        if each.granted_at and (
-            each.granted_at >= asked_at
-            or (each.granted_at > asked_at - ALLOCATION_LISTING_DELAY and not _is_listed(each, listed))
+        if (
+            each.granted_at
+            and not each.claim
+            and (
+                each.granted_at >= asked_at
+                or (each.granted_at > asked_at - ALLOCATION_LISTING_DELAY and not _is_listed(each, listed))
+            )
         ):
             yield each
 

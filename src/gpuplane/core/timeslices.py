@@ -5,7 +5,8 @@ processes, "default" until somebody sets another; programs read it when they sta
 (gpu_db.c of NVIDIA's open kernel modules): it is lost when the driver is loaded again, and perhaps at a reset of the
 GPU. A GPU in MIG mode has none. The driver does not report who has set a length, so the ledger has what we did.
 
-- A GPU without an entry in the configuration stays as it is, unless we set its length: that becomes "default" again.
+- A GPU without an entry in the configuration, or in that of the claim which has it, stays as it is, unless we set its
+  length: that becomes "default" again.
 - A length is set again if the GPU may have lost it: it was reset, or the driver or the agent was not running.
 - A try is written to disk before it begins. An interrupted try may have set the length, so another one follows.
 - One GPU at a time, and only GPUs that answer. A failed try is repeated with growing delays; at once if the GPU was
@@ -38,10 +39,17 @@ def desired_lengths(snapshot: Snapshot) -> Mapping[str, TimeSlice] | None:
     machine, settings = snapshot.machine, snapshot.config.settings
     if machine is None or machine.gpus is None or settings is None:
         return None
+    claimed = _claimed_lengths(snapshot)
     sharing = settings.sharing
     if sharing.strategy != "time-slicing" or not any(each.time_slice for each in sharing.replicated_resources):
-        return {}
-    return _configured_lengths.of(snapshot, machine, settings)
+        return claimed
+    return {**_configured_lengths.of(snapshot, machine, settings), **claimed}
+
+
+def _claimed_lengths(snapshot: Snapshot) -> Mapping[str, TimeSlice]:
+    """What claims ask for by their configuration, of GPUs that are theirs alone."""
+    claims = (snapshot.ledger.claims or {}).values()
+    return {each.unit: each.time_slice for claim in claims for each in claim.devices if each.time_slice is not None}
 
 
 @part_view

@@ -8,6 +8,7 @@ import asyncio
 from pathlib import Path
 
 from gpuplane import files
+from gpuplane.core.ledger import CLAIMS_DIRECTORY
 from gpuplane.host.state import load
 from gpuplane.model.facts import LedgerLoaded
 from gpuplane.model.node import Node
@@ -35,7 +36,11 @@ async def peek(node: Node, directory: Path, every: float = 0.5) -> None:
             node.apply(LedgerLoaded(remembered(directory, node.snapshot.ledger.boot_id), previous_agent_ended=False))
 
 
-def _changed(directory: Path) -> int:
+def _changed(directory: Path) -> tuple[int, int]:
+    return _changed_at(directory), _changed_at(directory / CLAIMS_DIRECTORY)
+
+
+def _changed_at(directory: Path) -> int:
     try:
         return directory.stat().st_mtime_ns
     except OSError:

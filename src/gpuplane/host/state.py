@@ -15,15 +15,22 @@ import errno
 import logging
 import os
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from gpuplane import files
-from gpuplane.core.ledger import FIELD_BY_FILE, adapt_to_new_boot, decode_part, encode_part
+from gpuplane.core.ledger import (
+    CLAIMS_DIRECTORY,
+    FIELD_BY_FILE,
+    adapt_to_new_boot,
+    decode_part,
+    encode_part,
+    ledger_of_part,
+    ledger_parts,
+)
 from gpuplane.host.lock import lock_file, open_lock, take
 from gpuplane.model.facts import LedgerStored, StatusChanged
 from gpuplane.model.node import Node
@@ -56,19 +63,21 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
 
     `ours`: whether we have the directory's lock. Otherwise nothing in it is changed.
     """
-    ledger, problems = Ledger(boot_id=boot), []
-    for part, field in FIELD_BY_FILE.items():
+    ledger = Ledger(boot_id=boot)
+    problems: list[str] = []
+    for part in (*FIELD_BY_FILE, *_stored_claims(directory, problems)):
         path = _path(directory, part)
         try:
             content = files.read(path, MOST, follow=False)
             read = decode_part(part, content)
+            stored = ledger_of_part(part, read)
         except FileNotFoundError:
             continue
         except OSError as error:
             problems.append(
                 f"{path}: {error.strerror}; the agent does not change the file, and starts without its data"
             )
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
             left = _set_aside(path) if ours else "the agent does not change the file"
             problems.append(f"{path}: {error}; {left}, and the agent starts without its data")
         else:
@@ -76,9 +85,28 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
                 kept = _keep_copy(path, content) if ours else "the agent does not change the file"
                 problems.append(f"{path}: {read.problem}; {kept}")
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
-            carried = adapt_to_new_boot(Ledger(boot_id=read.boot_id, **{field: read.value}), boot, time.time(), now)
-            ledger = ledger.but(**{field: getattr(carried, field)})
+            ledger = _with_part(ledger, part, adapt_to_new_boot(stored, boot, time.time(), now))
     return ledger, problems
+
+
+def _stored_claims(directory: Path, problems: list[str]) -> list[str]:
+    """The parts that are claims. What cannot be listed is a problem."""
+    try:
+        names = sorted(os.listdir(directory / CLAIMS_DIRECTORY))  # noqa: PTH208 (half the time)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        problems.append(f"{directory / CLAIMS_DIRECTORY}: {error.strerror}; the agent starts without the claims there")
+        return []
+    return [f"{CLAIMS_DIRECTORY}/{name.removesuffix('.json')}" for name in names if name.endswith(".json")]
+
+
+def _with_part(ledger: Ledger, part: str, stored: Ledger) -> Ledger:
+    """The ledger with one part of a stored one."""
+    field = FIELD_BY_FILE.get(part)
+    if field is not None:
+        return ledger.but(**{field: getattr(stored, field)})
+    return ledger.but(claims={**(ledger.claims or {}), **(stored.claims or {})} or None)
 
 
 def _set_aside(path: Path) -> str:
@@ -106,7 +134,8 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
     A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing. Each `glance`
     seconds it is looked whether the directory is still there.
     """
-    writer = Writer(directory, share_layouts=node.snapshot.stored_ledger.possible_share_layouts)
+    loaded = ledger_parts(node.snapshot.ledger).keys() - FIELD_BY_FILE.keys()
+    writer = Writer(directory, node.snapshot.stored_ledger.possible_share_layouts, loaded)
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch(node, writer, glance))
         async for _ in node.changes(attrgetter("ledger", "stored_ledger")):
@@ -138,15 +167,15 @@ async def _watch(node: Node, writer: "Writer", glance: float) -> None:
 class Writer:
     """Writes the parts of the ledger that the directory does not hold yet.
 
-    `share_layouts`: the values that its part of that name may have on disk.
+    `share_layouts`: the values that its part of that name may have on disk. `claims`: the parts that are claims which
+    this agent loaded.
     """
 
-    def __init__(self, directory: Path, share_layouts: tuple[Any, ...] = ()) -> None:
+    def __init__(self, directory: Path, share_layouts: tuple[Any, ...] = (), claims: Iterable[str] = ()) -> None:
         self.share_layouts = share_layouts
         self.directory = directory
-        self._written: dict[str, Any] = dict.fromkeys(
-            FIELD_BY_FILE
-        )  # without those of which the disk may hold another value
+        # What the disk holds, by part: None: nothing of ours; DOUBT: perhaps another value.
+        self._written: dict[str, Any] = {**dict.fromkeys(FIELD_BY_FILE), **dict.fromkeys(claims, DOUBT)}
         self._known = self._identity()  # which directory is written to
         self._locked = lock_file(directory).exists()
         self._lock: int | None = None  # where the directory was made again
@@ -159,7 +188,7 @@ class Writer:
 
     def intact(self) -> bool:
         """Whether the directory is the same, with all that was written and with its lock."""
-        there = [_path(self.directory, part) for part, value in self._written.items() if value is not None]
+        there = [_path(self.directory, part) for part, value in self._written.items() if value not in (None, DOUBT)]
         there += [lock_file(self.directory)] if self._locked else []
         return self._identity() == self._known and all(map(os.path.lexists, there))
 
@@ -172,16 +201,19 @@ class Writer:
         except OSError as error:
             return error
         problem = None
-        for part, field in FIELD_BY_FILE.items():
-            value = getattr(ledger, field)
+        parts = ledger_parts(ledger)
+        for part in (*parts, *(self._written.keys() - parts.keys())):
+            value = parts.get(part)
             if self._written.get(part, DOUBT) != value:
-                self._written.pop(part, None)
+                self._written[part] = DOUBT
                 try:
                     _write(self.directory, part, value, ledger.boot_id)
                 except OSError as error:
                     problem = problem or error
                 else:
                     self._written[part] = value
+                    if part not in parts:  # a claim that is over
+                        del self._written[part]
                     self.share_layouts = (value or {},) if part == "cuts" else self.share_layouts
         return problem
 
@@ -210,10 +242,13 @@ def _write(directory: Path, part: str, value: Any, boot: str) -> None:
     path = _path(directory, part)
     if value is None:
         path.unlink(missing_ok=True)
-        files.sync_directory(directory)
+        files.sync_directory(path.parent)
     else:
+        if path.parent != directory:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
         files.replace(path, encode_part(value, boot))
 
 
 def _path(directory: Path, part: str) -> Path:
-    return directory / f"{part.replace('_', '-')}.json"
+    place, _, name = part.rpartition("/")
+    return directory / place / f"{name.replace('_', '-')}.json"

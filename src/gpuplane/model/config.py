@@ -120,6 +120,25 @@ class PartitionSettings(Value):
     follow_label: bool = False
 
 
+TaintEffect = Literal["None", "NoSchedule", "NoExecute"]
+"""Of a device taint: it informs, it keeps new pods away, or it evicts those that use the device (KEP-5055)."""
+
+
+class DraSettings(Value):
+    """Dynamic Resource Allocation. `driver`: the name under which kubelet and the scheduler know ours.
+
+    `unhealthy`, `degraded`, `drained`: the effect of the taint of a device in that state. `device_metadata`: whether
+    containers get files that describe their devices (KEP-5304).
+    """
+
+    enabled: bool = False
+    driver: str = "gpu.nvidia.com"
+    unhealthy: TaintEffect = "NoSchedule"
+    degraded: TaintEffect = "None"
+    drained: TaintEffect = "NoSchedule"
+    device_metadata: bool = False
+
+
 class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
     """One complete configuration."""
 
@@ -151,6 +170,7 @@ class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
     metrics: MetricsSettings = MetricsSettings()
     node: NodeSettings = NodeSettings()
     partitions: PartitionSettings = PartitionSettings()
+    dra: DraSettings = DraSettings()
     faults: Mapping[str, FaultOverride] = {}  # code of the fault catalogue → what is judged otherwise here
 
 

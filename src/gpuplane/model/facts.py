@@ -6,6 +6,7 @@ Times are seconds of CLOCK_BOOTTIME.
 from collections.abc import Mapping
 from typing import Any, Generic
 
+from gpuplane.model.claims import AllocatedClaim
 from gpuplane.model.config import NodeObjectRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceList, Gpu, Machine
@@ -177,6 +178,18 @@ class AllocateAnswered(_TaggedMessage):
     devices: tuple[str, ...]
 
 
+class ClaimPrepareRequested(_TaggedMessage):
+    """kubelet: a claim has to be prepared. `claim`: as the API server told it, after the request had come."""
+
+    claim: AllocatedClaim
+
+
+class ClaimUnprepareRequested(_TaggedMessage):
+    """kubelet, apiserver: no pod here uses a claim any more, or it does not exist. `uid`: its UID."""
+
+    uid: str
+
+
 class LedgerLoaded(_TaggedMessage):
     """host: the ledger was loaded from the state directory.
 
@@ -221,6 +234,8 @@ Fact = (
     | PodsObserved
     | AllocationsListed
     | AllocateAnswered
+    | ClaimPrepareRequested
+    | ClaimUnprepareRequested
     | LedgerLoaded
     | LedgerStored
     | DriverReleaseRequested

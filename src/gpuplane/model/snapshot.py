@@ -11,6 +11,7 @@ from typing import Any, Self
 
 import msgspec
 
+from gpuplane.model.claims import PreparedClaim
 from gpuplane.model.config import Config, NodeObjectRequests, TimeSlice
 from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import DeviceList, Gpu, Machine
@@ -44,6 +45,7 @@ class Allocation(
     share_layout: EncodedLayout = EncodedLayout("")  # of its unit, where the container's environment shows it
     encoded_pod: str = ""  # "namespace/name", or the UID where the name is not known
     encoded_container: str = ""
+    claim: str = ""  # "namespace/name" of the claim by which the container has them; `resource` is its driver's name
 
     def __post_init__(self) -> None:
         if self.holder == PodRef() and (self.encoded_pod or self.encoded_container):
@@ -95,6 +97,7 @@ class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "s
     `share_layouts`: id of a shared unit → its share layout: as it was when a container got shares of it, or as it is.
     `time_slices`: UUID of a GPU → the length of its time slices, where we set it.
     `layout_request`: what a person requested by a command. `partitions`: UUID of a GPU → what we did to its partitions.
+    `claims`: UID of a claim → what we promised for it; each is a file.
     """
 
     boot_id: str = ""
@@ -106,6 +109,7 @@ class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "s
     time_slices: Mapping[str, TimeSliceState] | None = None
     layout_request: LayoutRequest | None = None
     partitions: Mapping[str, GpuPartitionState] | None = None
+    claims: Mapping[str, PreparedClaim] | None = None
     health: HealthRecords | None = None  # verdicts and drains; None before the first observation
 
 

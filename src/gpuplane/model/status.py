@@ -55,6 +55,12 @@ class CdiConflictStatus(Status):
     devices: tuple[str, ...] = ()
 
 
+class ClaimFilesStatus(Status):
+    """`fingerprints`: UID of a claim → a digest of what its CDI file on disk says."""
+
+    fingerprints: Mapping[str, str] = {}
+
+
 class CdiHookStatus(Status):
     """`path`: of our hook on the host; "" where it cannot be called."""
 
@@ -118,6 +124,7 @@ PartKind = Literal[
     "events",
     "counters file",
     "mig configs file",
+    "claim files",
     "pods",
     "process metrics",
     # what the agent runs: such a part has a status only while it fails
@@ -125,6 +132,7 @@ PartKind = Literal[
     "allocations",
     "cdi files",
     "choice",
+    "claim files writer",
     "clock",
     "condition writer",
     "configuration",
@@ -165,6 +173,7 @@ STATUS_TYPES: Mapping[PartKind, type[Status]] = {
     "cdi": CdiFilesStatus,
     "cdi conflict": CdiConflictStatus,
     "cdi hook": CdiHookStatus,
+    "claim files": ClaimFilesStatus,
     "mps daemon": MpsDaemonStatus,
     "mps upkeep": ComputeModeStatus,
     "time slices": TimeSliceStatus,
@@ -238,6 +247,7 @@ EVENTS: Part[Status] = Part("events")
 PODS: Part[Status] = Part("pods")
 COUNTERS_FILE: Part[Status] = Part("counters file")
 MIG_CONFIGS_FILE: Part[Status] = Part("mig configs file")
+CLAIM_FILES: Part[ClaimFilesStatus] = Part("claim files")
 PROCESS_METRICS: Part[Status] = Part("process metrics")
 
 

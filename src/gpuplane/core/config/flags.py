@@ -11,7 +11,9 @@ from typing import Literal, get_args
 from gpuplane.model.config import AllocationPolicy, CdiHook, DeviceIdStrategy, LabelTarget, ListStrategy, MigStrategy
 from gpuplane.model.value import Value
 
-ValueKind = Literal["text", "path", "socket", "label", "taint", "prefix", "switch", "choice", "choices", "numbers"]
+ValueKind = Literal[
+    "text", "path", "socket", "label", "taint", "driver", "prefix", "switch", "choice", "choices", "numbers"
+]
 
 
 class Flag(Value):
@@ -155,6 +157,12 @@ FLAGS = (
     _flag("follow-mig-label", "FOLLOW_MIG_LABEL",
          "mig.label", "partitions.follow_label", "switch", "false",
          "partition GPUs as the label nvidia.com/mig.config of the Node object requests it"),
+    _flag("dra", "GPUPLANE_DRA",
+         "dra.enabled", "dra.enabled", "switch", "false",
+         "serve claims of Dynamic Resource Allocation, too, and publish GPUs in ResourceSlices"),
+    _flag("dra-driver-name", "GPUPLANE_DRA_DRIVER_NAME",
+         "dra.driverName", "dra.driver", "driver", "gpu.nvidia.com",
+         "the name of the DRA driver"),
     _flag("", "DP_DISABLE_HEALTHCHECKS",
          "", "health_checks_disabled", "text", "",
          "XIDs that leave a GPU healthy: a list of numbers, or all; has priority over health.faults"),

@@ -12,6 +12,8 @@ from gpuplane.core.config.flags import FLAG_BY_NAME, FLAGS, Flag, ValueKind
 from gpuplane.core.strict import closest_match
 
 AUTO_CHOICE = "auto"  # cannot be combined with other choices
+DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+DRIVER_NAME_PATTERN = re.compile(rf"(?=.{{1,63}}$){DNS_LABEL}(\.{DNS_LABEL})*", re.ASCII)
 KINDS_THAT_MAY_BE_EMPTY = ("text", "path", "socket", "taint", "prefix", "switch")
 KUBELET_SOCKET_SUFFIX = "/device-plugins/kubelet.sock"
 KEY_PREFIX_PATTERN = (
@@ -55,6 +57,10 @@ def parse_flag_value(flag: Flag, value: str | Iterable[object]) -> Any:
         case "taint":
             if value and not LABEL_KEY_PATTERN.fullmatch(str(value)):
                 raise ValueError(f"must be the key of a taint, such as example.com/starting, not {value!r}")
+            return value
+        case "driver":
+            if not DRIVER_NAME_PATTERN.fullmatch(str(value)):
+                raise ValueError(f"must be a lower-case DNS name of up to 63 characters, not {value!r}")
             return value
         case "prefix":
             if not ANNOTATION_PREFIX_PATTERN.fullmatch(str(value)):
@@ -116,6 +122,7 @@ ARGPARSE_OPTIONS: dict[ValueKind, dict[str, Any]] = {
     "socket": {"metavar": "PATH"},
     "label": {"metavar": "LABEL"},
     "taint": {"metavar": "KEY"},
+    "driver": {"metavar": "NAME"},
     "prefix": {"metavar": "PREFIX"},
     "choice": {"metavar": "CHOICE"},
     "switch": {"metavar": "BOOL", "nargs": "?", "const": "true"},

@@ -17,6 +17,7 @@ from gpuplane.core.config.schema import (
     SHARED_RESOURCE_SUFFIX,
     ConfigFile,
     DeviceSelection,
+    DraSection,
     FaultOverrideEntry,
     HealthSection,
     MemoryEntry,
@@ -27,6 +28,7 @@ from gpuplane.core.config.schema import (
     ReplicatedEntry,
     ResourcesSection,
     SharingSection,
+    TaintEffectsSection,
     TimeSlicingSection,
     value_of_key,
 )
@@ -37,6 +39,7 @@ from gpuplane.core.shares import MIB_PER_MEMORY_UNIT
 from gpuplane.core.strict import DocumentPath, InvalidInput, load_with_lines
 from gpuplane.model import config
 from gpuplane.model.config import (
+    DraSettings,
     MemorySharedResource,
     MetricsSettings,
     NamingRule,
@@ -152,6 +155,7 @@ def _build_settings(content: ConfigFile, flag_values: Mapping[str, Any]) -> Sett
         sharing=_build_sharing(content),
         probe_period=settings.probe_period if (period := _to_optional_seconds(health.probe_period)) is None else period,
         metrics=_metrics_settings(content.metrics or MetricsSection()),
+        dra=_dra_settings(content.dra or DraSection(), settings.dra),
         faults={code: _fault_override(rule) for code, rule in (health.faults or {}).items() if rule is not None},
     )
 
@@ -167,14 +171,29 @@ def _metrics_settings(section: MetricsSection) -> MetricsSettings:
     return MetricsSettings().but(**{name: value for name, value in given.items() if value is not None})
 
 
+def _dra_settings(section: DraSection, from_flags: DraSettings) -> DraSettings:
+    effects = section.taint_effects or TaintEffectsSection()
+    given = {
+        "unhealthy": effects.unhealthy,
+        "degraded": effects.degraded,
+        "drained": effects.drained,
+        "device_metadata": section.device_metadata,
+    }
+    return from_flags.but(**{name: value for name, value in given.items() if value is not None})
+
+
 def _settings_of_flags(flag_values: Mapping[str, Any]) -> Settings:
     """The settings that flags can set; a field "node.labels" is one of `Settings.node`."""
-    sections: dict[str, dict[str, Any]] = {"node": {}, "partitions": {}, "": {}}
+    sections: dict[str, dict[str, Any]] = {"node": {}, "partitions": {}, "dra": {}, "": {}}
     for name, value in flag_values.items():
         section, _, field = name.rpartition(".")
         sections[section][field] = value
-    node, partitions = NodeSettings(**sections["node"]), PartitionSettings(**sections["partitions"])
-    return Settings(**sections[""], node=node, partitions=partitions)
+    return Settings(
+        **sections[""],
+        node=NodeSettings(**sections["node"]),
+        partitions=PartitionSettings(**sections["partitions"]),
+        dra=DraSettings(**sections["dra"]),
+    )
 
 
 def _naming_rules(patterns: Iterable[NamingPattern] | None) -> tuple[NamingRule, ...]:
@@ -306,4 +325,6 @@ def _setting_paths_in_file(content: ConfigFile) -> Iterator[tuple[str, DocumentP
         yield "probe_period", ("health", "probePeriod")
     if content.metrics is not None:
         yield "metrics", ("metrics",)
+    if content.dra is not None:
+        yield "dra", ("dra",)
     yield from ((f"faults.{code}", ("health", "faults", code)) for code in health.faults or ())

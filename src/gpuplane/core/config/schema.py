@@ -1,7 +1,7 @@
 """NVIDIA's v1 configuration file, key for key (k8s-device-plugin 0.20, api/config/v1/*.go), and our own keys.
 
 Every key of NVIDIA's is known here, and those of GPU Feature Discovery, because one file serves both. Our own keys,
-which NVIDIA's plugin ignores: `health`, `metrics`, `mig`, `node`, `sharing.memory`, `flags.wholeMigGpus`,
+which NVIDIA's plugin ignores: `health`, `metrics`, `mig`, `dra`, `node`, `sharing.memory`, `flags.wholeMigGpus`,
 `flags.plugin.cdiHook`; of sharing entries `model`, `distinct` and `timeSlice`; and the settings of MPS daemons. An
 empty section or key counts as absent.
 """
@@ -20,6 +20,7 @@ from gpuplane.model.config import (
     LabelTarget,
     MemoryUnit,
     MigStrategy,
+    TaintEffect,
     TimeSlice,
 )
 from gpuplane.model.health import ClearedBy, Scope, Severity
@@ -202,6 +203,23 @@ class MigSection(Value, rename="camel"):
     label: bool | None = None
 
 
+class TaintEffectsSection(Value):
+    """dra.taintEffects"""
+
+    unhealthy: TaintEffect | None = None
+    degraded: TaintEffect | None = None
+    drained: TaintEffect | None = None
+
+
+class DraSection(Value, rename="camel"):
+    """dra"""
+
+    enabled: bool | None = None
+    driver_name: str | None = None
+    taint_effects: TaintEffectsSection | None = None
+    device_metadata: bool | None = None
+
+
 class ConfigFile(Value):
     """The whole file."""
 
@@ -214,6 +232,7 @@ class ConfigFile(Value):
     metrics: MetricsSection | None = None
     node: NodeSection | None = None
     mig: MigSection | None = None
+    dra: DraSection | None = None
 
 
 def value_of_key(file: ConfigFile, key: str) -> Any:

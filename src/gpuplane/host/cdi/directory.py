@@ -57,11 +57,11 @@ def look(directory: Path, before: Files) -> Files:
     Raises OSError where runtimes would not see what is in it, or we do not, or somebody else could change it.
     """
     found = paths(directory)
-    _trusted(directory)
+    check_trusted(directory)
     return {path.name: _seen(path, before.get(path.name)) for path in found}
 
 
-def _trusted(directory: Path) -> None:
+def check_trusted(directory: Path) -> None:
     """Raises PermissionError where somebody else could write what every container gets."""
     if reason := _risk(directory):
         raise PermissionError(
@@ -159,7 +159,7 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
     name, other = names(kind)
     if spec is not None:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        _trusted(directory)
+        check_trusted(directory)
         replace(directory, name, format_json(spec))
         gone = [other]
     else:

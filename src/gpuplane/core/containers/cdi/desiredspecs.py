@@ -104,9 +104,9 @@ def _build_specs(machine: Machine, requests: tuple[SpecOptions, ...]) -> Mapping
     return {request.kind: build_spec(machine, request) for request in requests}
 
 
-def _spec_requests(settings: Settings, own_hook_path: str) -> Iterator[SpecOptions]:
-    """`ours`: our hook's path; "" if it is not installed."""
-    request = SpecOptions(
+def gpu_spec_options(settings: Settings, own_hook_path: str) -> SpecOptions:
+    """What the specification of GPUs shall contain. `own_hook_path`: our hook's path; "" if it is not installed."""
+    return SpecOptions(
         kind=GPU_KIND,
         naming=(settings.device_id_strategy,),
         driver_root=settings.driver_root,
@@ -115,6 +115,10 @@ def _spec_requests(settings: Settings, own_hook_path: str) -> Iterator[SpecOptio
         disabled_hooks=settings.cdi_disabled_hooks,
         feature_flags=settings.cdi_feature_flags,
     )
+
+
+def _spec_requests(settings: Settings, own_hook_path: str) -> Iterator[SpecOptions]:
+    request = gpu_spec_options(settings, own_hook_path)
     yield request
     if channels := tuple(map(str, settings.imex_channels)):
         yield request.but(kind=f"{VENDOR}/imex-channel", mode="imex", ids=channels)

@@ -50,6 +50,11 @@ def common_edits_fingerprint(spec: Spec) -> str:
     return f"{spec.kind}@{_edits_digest(common.but(hooks=tuple(each.but(args=()) for each in common.hooks)))}"
 
 
+def spec_fingerprint(spec: Spec) -> str:
+    """A digest of all that a specification says."""
+    return hashlib.sha256(msgspec.json.encode(spec)).hexdigest()[:16]
+
+
 def _edits_digest(edits: ContainerEdits) -> str:
     return hashlib.sha256(msgspec.json.encode(edits)).hexdigest()[:12]
 

@@ -1,0 +1,79 @@
+"""The CDI files of claims: what the containers that use a claim get.
+
+Each prepared claim has a file of its own, with a device for each result. It follows the machine as our other files do:
+after an upgrade of the driver it names the new files. A device that the machine no longer describes keeps its edits,
+for its container may start again. (Container Device Interface 1.1; names as in `names`.)
+"""
+
+from collections.abc import Mapping
+
+from gpuplane.core.containers.cdi.desiredspecs import gpu_spec_options
+from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
+from gpuplane.core.containers.cdi.specstatus import installed_hook_path, spec_fingerprint
+from gpuplane.core.containers.cdi.version import lowest_version
+from gpuplane.core.dra.names import claim_cdi_kind, claim_cdi_name
+from gpuplane.core.view import part_view, view
+from gpuplane.model.cdi import CdiDevice, Spec
+from gpuplane.model.claims import PreparedClaim
+from gpuplane.model.config import Settings
+from gpuplane.model.machine import Machine
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text
+
+NOTHING = SpecBuildResult(spec=None)
+
+
+@view
+def claim_specs(snapshot: Snapshot) -> Mapping[str, Spec]:
+    """UID of each prepared claim → what its file shall hold; without those that cannot be described now."""
+    return _claim_specs.of(snapshot, snapshot.ledger.claims or {}, _gpu_edits(snapshot))
+
+
+@view
+def claim_fingerprints(snapshot: Snapshot) -> Mapping[str, str]:
+    """UID of a claim → a digest of what its file shall hold."""
+    return _fingerprints.of(snapshot, claim_specs(snapshot))
+
+
+@part_view
+def _fingerprints(specs: Mapping[str, Spec]) -> Mapping[str, str]:
+    return {uid: spec_fingerprint(spec) for uid, spec in specs.items()}
+
+
+def omission_reasons(snapshot: Snapshot) -> Mapping[str, Text]:
+    """UUID of a GPU that no container could use → why."""
+    return _gpu_edits(snapshot).omission_reason_by_device
+
+
+def _gpu_edits(snapshot: Snapshot) -> SpecBuildResult:
+    """A device for each GPU, by its UUID; nothing while the machine or the configuration is not known."""
+    machine, settings = snapshot.machine, snapshot.config.settings
+    if machine is None or machine.gpus is None or settings is None:
+        return NOTHING
+    return _build.of(snapshot, machine, settings, installed_hook_path(snapshot))
+
+
+@part_view
+def _build(machine: Machine, settings: Settings, own_hook_path: str) -> SpecBuildResult:
+    options = gpu_spec_options(settings, own_hook_path)
+    return build_spec(machine, options.but(kind=claim_cdi_kind(settings.dra.driver), naming=("uuid",)))
+
+
+@part_view
+def _claim_specs(claims: Mapping[str, PreparedClaim], gpus: SpecBuildResult) -> Mapping[str, Spec]:
+    if gpus.spec is None:
+        return {}
+    found = ((uid, _claim_spec(claim, gpus.spec)) for uid, claim in claims.items())
+    return {uid: spec for uid, spec in found if spec is not None}
+
+
+def _claim_spec(claim: PreparedClaim, gpus: Spec) -> Spec | None:
+    edits = {device.name: device.container_edits for device in gpus.devices}
+    if any(each.unit not in edits for each in claim.devices):
+        return None
+    devices = {claim_cdi_name(claim.claim.uid, each.allocated.device): edits[each.unit] for each in claim.devices}
+    spec = gpus.but(
+        kind=claim_cdi_kind(claim.driver),
+        devices=tuple(CdiDevice(name=name, container_edits=device) for name, device in devices.items()),
+    )
+    return spec.but(cdi_version=lowest_version(spec))

@@ -1,0 +1,228 @@
+"""What becomes of a claim: whether it may be prepared, what is promised for it, and when that promise can be used.
+
+A promise is in the ledger, and on disk, before kubelet is answered; so the same claim gets the same answer until its
+Unprepare, whatever happens to kubelet, to this agent or to the machine. (Kubelet does not ask again for a pod that
+runs; it may where it has lost what it knew. pkg/kubelet/cm/dra/manager.go.)
+
+Whatever the scheduler says, no device is promised to two claims, nor to a claim while a container holds it by another
+way: a pod that was force-deleted may still run. Admin access is beside others, and neither keeps them off nor waits.
+Sick devices are promised all the same: a taint has kept those away that do not tolerate it.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from gpuplane.core.containers.cdi.names import qualified_name
+from gpuplane.core.dra.claimspecs import claim_fingerprints, claim_specs, omission_reasons
+from gpuplane.core.dra.configs import InvalidConfig, gpu_config, time_slice
+from gpuplane.core.dra.names import KUBERNETES_UID, claim_cdi_kind, claim_cdi_name, device_name
+from gpuplane.core.partitions.plans import withdrawn_units
+from gpuplane.core.shares import unit_of
+from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
+from gpuplane.model.config import DraSettings
+from gpuplane.model.machine import Gpu
+from gpuplane.model.reasons import Holder, Reason, ReasonCode, ReasonKind
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import CLAIM_FILES, STATE_DIRECTORY
+from gpuplane.model.text import Text
+
+MAX_DEVICES = 1024
+"""Of one claim; the API server allows 32 results."""
+
+
+def prepare_problem(snapshot: Snapshot, claim: AllocatedClaim) -> Reason | None:
+    """Why a claim cannot be prepared now; None if it can, or is. `waiting`: it is not known yet."""
+    if is_prepared(snapshot, claim.claim.uid):
+        return None
+    made = _prepare(snapshot, claim)
+    return made if isinstance(made, Reason) else None
+
+
+def apply_prepare(snapshot: Snapshot, claim: AllocatedClaim) -> Snapshot:
+    """The snapshot with the promise for a claim; the same where it stands already, or the claim cannot be prepared."""
+    if is_prepared(snapshot, claim.claim.uid):
+        return snapshot
+    made = _prepare(snapshot, claim)
+    if isinstance(made, Reason):
+        return snapshot
+    claims = {**(snapshot.ledger.claims or {}), claim.claim.uid: made}
+    return snapshot.but(ledger=snapshot.ledger.but(claims=claims))
+
+
+def apply_unprepare(snapshot: Snapshot, uid: str) -> Snapshot:
+    """The snapshot without the promise for a claim."""
+    left = {each: claim for each, claim in (snapshot.ledger.claims or {}).items() if each != uid}
+    return snapshot.but(ledger=snapshot.ledger.but(claims=left or None))
+
+
+def is_prepared(snapshot: Snapshot, uid: str) -> bool:
+    """Whether there is a promise for a claim."""
+    return uid in (snapshot.ledger.claims or {})
+
+
+def claim_problem(snapshot: Snapshot, uid: str) -> Reason | None:
+    """Why the promise for a claim cannot be used yet; None once its containers can start."""
+    claim = (snapshot.ledger.claims or {}).get(uid)
+    if claim is None:
+        return _reason("claim-not-prepared", "the claim is not prepared")
+    stored = snapshot.stored_ledger.ledger
+    if stored is None or (stored.claims or {}).get(uid) != claim:
+        state = snapshot.statuses.of(STATE_DIRECTORY)
+        if state is not None and state.state == "failing":
+            return _reason("claim-not-stored", f"the claim cannot be remembered: {state.text}")
+        return _reason("claim-not-stored", "the claim is being written to the state directory", "waiting")
+    return _file_problem(snapshot, uid)
+
+
+def _file_problem(snapshot: Snapshot, uid: str) -> Reason | None:
+    """Why the runtime could not find the claim's devices."""
+    status = snapshot.statuses.of(CLAIM_FILES)
+    written = status.fingerprints.get(uid, "") if status is not None else ""
+    wanted = claim_specs(snapshot).get(uid)
+    if written and (wanted is None or written == claim_fingerprints(snapshot)[uid]):
+        return None  # one that cannot be made anew stays as it is
+    if status is not None and status.state == "failing":
+        return _reason("cdi-write-failed", f"the CDI file of the claim cannot be written: {status.text}")
+    return _reason("cdi-not-written", "the CDI file of the claim is being written", "waiting")
+
+
+def is_claim_gone(snapshot: Snapshot, uid: str) -> bool:
+    """Whether nothing is left of a claim: neither a promise in memory or on disk, nor a file."""
+    stored, status = snapshot.stored_ledger.ledger, snapshot.statuses.of(CLAIM_FILES)
+    return (
+        not is_prepared(snapshot, uid)
+        and stored is not None
+        and uid not in (stored.claims or {})
+        and (status is None or uid not in status.fingerprints)
+    )
+
+
+def unprepare_problem(snapshot: Snapshot) -> Reason | None:
+    """Why what is left of a claim cannot be removed now; None for nothing that lasts."""
+    statuses = snapshot.statuses
+    for status in (statuses.of(STATE_DIRECTORY), statuses.of(CLAIM_FILES)):
+        if status is not None and status.state == "failing":
+            return _reason("claim-not-removed", f"what is left of the claim cannot be removed: {status.text}")
+    return None
+
+
+def _prepare(snapshot: Snapshot, claim: AllocatedClaim) -> PreparedClaim | Reason:
+    settings = snapshot.config.settings
+    if settings is None:
+        return _reason("config-missing", "there is no valid configuration yet", "waiting")
+    if not settings.dra.enabled:
+        return _reason("dra-disabled", "the configuration of this node disables Dynamic Resource Allocation")
+    if snapshot.machine is None or snapshot.machine.gpus is None:
+        return _reason("machine-not-observed", "the agent has not observed the machine yet", "waiting")
+    if snapshot.allocations is None:
+        text = "kubelet has not reported yet which devices containers hold"
+        return _reason("allocations-unknown", text, "waiting")
+    if not claim.is_allocated or not claim.devices:
+        return _reason("claim-not-allocated", "the claim has no allocation with devices of this driver")
+    if not KUBERNETES_UID.fullmatch(claim.claim.uid) or len(claim.devices) > MAX_DEVICES:
+        return _reason("claim-invalid", "the claim has an invalid UID or too many devices")
+    devices = []
+    for allocated in claim.devices:
+        gpu = _gpu_of_device(snapshot, allocated)
+        if gpu is None:
+            return _reason("claim-device-unknown", f"this node has no device {allocated.pool}/{allocated.device}")
+        if not allocated.is_admin and (why := _unusable(snapshot, gpu) or _in_use(snapshot, gpu, claim.claim)):
+            return why
+        try:
+            devices.append(_prepared_device(claim, allocated, gpu, settings.dra))
+        except InvalidConfig as invalid:
+            return _reason("claim-config-invalid", str(invalid))
+    if why := _described_problem(snapshot, devices):
+        return why
+    return PreparedClaim(
+        claim=claim.claim,
+        driver=settings.dra.driver,
+        devices=tuple(devices),
+        pods=claim.pods,
+        pod_claim_name=claim.pod_claim_name,
+        generation=claim.generation,
+    )
+
+
+def _gpu_of_device(snapshot: Snapshot, allocated: AllocatedDevice) -> Gpu | None:
+    """The GPU that a result names. Pools of other nodes have other GPUs."""
+    if not allocated.device or not allocated.pool.endswith(f"/{allocated.device}"):
+        return None
+    return next((gpu for gpu in snapshot.gpus if device_name(gpu.uuid) == allocated.device), None)
+
+
+def _prepared_device(claim: AllocatedClaim, allocated: AllocatedDevice, gpu: Gpu, dra: DraSettings) -> PreparedDevice:
+    """Raises InvalidConfig."""
+    config = gpu_config(claim, allocated)
+    name = claim_cdi_name(claim.claim.uid, allocated.device)
+    return PreparedDevice(
+        allocated=allocated,
+        unit=gpu.uuid,
+        cdi_id=qualified_name(claim_cdi_kind(dra.driver), name),
+        time_slice=None if allocated.is_admin else time_slice(config),
+    )
+
+
+def _described_problem(snapshot: Snapshot, devices: Iterable[PreparedDevice]) -> Reason | None:
+    """Why the devices cannot be described to a container runtime."""
+    omitted = omission_reasons(snapshot)
+    for each in devices:
+        if why := omitted.get(each.unit):
+            return _reason("cdi-no-device", why)
+    return None
+
+
+def _unusable(snapshot: Snapshot, gpu: Gpu) -> Reason | None:
+    """Why nobody can use a GPU as a whole now."""
+    if gpu.mig_enabled:
+        return _reason("mig-mode", f"GPU {gpu.uuid} is in MIG mode")
+    if withdrawn := withdrawn_units(snapshot).get(gpu.uuid):
+        return withdrawn
+    return None
+
+
+def _in_use(snapshot: Snapshot, gpu: Gpu, claim: ClaimName) -> Reason | None:
+    """Why a GPU cannot be promised to a claim: another has it, or part of it."""
+    for other in (snapshot.ledger.claims or {}).values():
+        if any(each.unit == gpu.uuid and not each.allocated.is_admin for each in other.devices):
+            text = f"GPU {gpu.uuid} is prepared for claim {other.claim} ({other.claim.uid}) until that is unprepared"
+            return _reason("claim-device-in-use", text)
+    parts = {gpu.uuid, *(each.uuid for each in gpu.mig_devices)}
+    parents = snapshot.ledger.mig_parents or {}
+    for allocation in snapshot.allocations or ():
+        if allocation.claim == str(claim):
+            continue
+        if any((unit := unit_of(id)) in parts or parents.get(unit) == gpu.uuid for id in allocation.devices):
+            pod = allocation.holder
+            who = f"pod {pod.pod_name_or_uid} ({pod.container})" if pod.identifies_pod else "a pod that is admitted"
+            text = f"{who} holds GPU {gpu.uuid} as {allocation.claim or allocation.resource} until the pod ends"
+            holder = Holder(resource=allocation.resource, pod=pod)
+            return Reason(kind="held", text=text, code="claim-device-in-use", holder=holder)
+    return None
+
+
+def _reason(code: ReasonCode, text: Text, kind: ReasonKind = "problem") -> Reason:
+    return Reason(kind=kind, text=text, code=code)
+
+
+def allocations_with_claims(snapshot: Snapshot, now: float) -> tuple[Allocation, ...] | None:
+    """What containers hold, with the devices that are promised to claims and that kubelet does not list yet.
+
+    None while kubelet has listed nothing.
+    """
+    if snapshot.allocations is None:
+        return None
+    promised = {each.claim: each for each in snapshot.allocations if each.claim and each.granted_at}
+    others = tuple(each for each in snapshot.allocations if not (each.claim and each.granted_at))
+    listed = {(each.claim, unit) for each in others if each.claim for unit in each.devices}
+    return (*others, *_promised(snapshot, promised, listed, now))
+
+
+def _promised(
+    snapshot: Snapshot, before: dict[str, Allocation], listed: set[tuple[str, str]], now: float
+) -> Iterator[Allocation]:
+    for claim in (snapshot.ledger.claims or {}).values():
+        name = str(claim.claim)
+        units = dict.fromkeys(each.unit for each in claim.devices if not each.allocated.is_admin)
+        if left := tuple(unit for unit in units if (name, unit) not in listed):
+            since = before[name].granted_at if name in before else now
+            yield Allocation(resource=claim.driver, devices=left, granted_at=since, claim=name)

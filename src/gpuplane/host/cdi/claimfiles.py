@@ -1,0 +1,154 @@
+"""The CDI files of claims, kept as they are wanted: one for each prepared claim, none without one.
+
+What a file says is told only after it was read again. A claim that cannot be described now keeps its file. Files of
+claims that nobody knows go: they are left by an agent that ended between the file and its promise. An agent that stands
+by writes nothing. Others write into the directory too, so our files are looked at every so often.
+"""
+
+import asyncio
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from gpuplane import files
+from gpuplane.core.containers.cdi.specstatus import spec_fingerprint
+from gpuplane.core.document import MAX_BYTES
+from gpuplane.core.dra.claimspecs import claim_specs
+from gpuplane.core.dra.names import claim_file_name
+from gpuplane.core.serving import standby_reason
+from gpuplane.core.text import format_count, format_json
+from gpuplane.host.cdi import directory as disk
+from gpuplane.model.cdi import Spec
+from gpuplane.model.claims import PreparedClaim
+from gpuplane.model.facts import StatusChanged
+from gpuplane.model.node import Node
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CLAIM_FILES, ClaimFilesStatus, PartState
+from gpuplane.model.text import join
+from gpuplane.model.value import Value
+
+LONGEST = 16.0
+"""Seconds between two tries where the disk refuses."""
+
+
+class Wanted(NamedTuple):
+    """What the directory shall hold: the claims that have a file, and what those say that can be described now."""
+
+    claims: Mapping[str, PreparedClaim]
+    specs: Mapping[str, Spec]
+    driver: str
+
+
+async def keep_claim_files(node: Node, directory: Path, every: float = 1.0) -> None:
+    """Reconcile the claims' files with the view, for ever, and look at them every so many seconds."""
+    keeper, wait = _Keeper(node, directory), every
+    while True:
+        wanted = _wanted(node.snapshot)
+        if wanted is not None:
+            wait = every if await keeper.round(wanted) else min(wait * 2, LONGEST)
+        await node.wait_until(partial(_changed, wanted), wait)
+
+
+def _wanted(snapshot: Snapshot) -> Wanted | None:
+    """None while this agent writes nothing, or it is not known yet what it has promised."""
+    settings = snapshot.config.settings
+    if standby_reason(snapshot) or settings is None or snapshot.machine is None:
+        return None
+    return Wanted(snapshot.ledger.claims or {}, claim_specs(snapshot), settings.dra.driver)
+
+
+def _changed(seen: Wanted | None, snapshot: Snapshot) -> bool:
+    now = _wanted(snapshot)
+    if now is None or seen is None:
+        return now is not seen
+    return any(one is not other for one, other in zip(now, seen, strict=True))
+
+
+class Seen(Value):
+    """A claim's file as it was read last. `spec`: what it says; None where it is no file of ours."""
+
+    state: tuple[int, ...]
+    spec: Spec | None
+
+
+class _Keeper:
+    """One directory, and what our files there were seen to say."""
+
+    def __init__(self, node: Node, directory: Path) -> None:
+        self.node, self.directory = node, directory
+        self.files: Mapping[str, Seen] = {}
+
+    async def round(self, wanted: Wanted) -> bool:
+        """Make the files what they shall be, and tell what they say then; whether that is one and the same."""
+        problems = await asyncio.to_thread(self._reconcile, wanted)
+        if not (problems or wanted.claims or self.files or CLAIM_FILES in self.node.snapshot.statuses):
+            return True  # this node has no claims
+        state: PartState = "failing" if problems else "ok"
+        text = join("; ", problems or [f"{self.directory}: {format_count(len(self.files), 'claim')}"])
+        found = {uid: spec_fingerprint(seen.spec) for uid, seen in self.files.items() if seen.spec is not None}
+        self.node.apply(StatusChanged(CLAIM_FILES, ClaimFilesStatus(state, text, fingerprints=found)))
+        return not problems
+
+    def _reconcile(self, wanted: Wanted) -> list[str]:
+        """What was refused. One file costs the others nothing."""
+        problems = []
+        try:
+            self.files = look(self.directory, wanted.driver, self.files)
+            changes: dict[str, Spec | None] = dict.fromkeys(self.files.keys() - wanted.claims.keys())
+            changes |= {uid: spec for uid, spec in wanted.specs.items() if not self._says(uid, spec)}
+            for uid, spec in changes.items():
+                try:
+                    store(self.directory, claim_file_name(wanted.driver, uid), spec)
+                except OSError as error:
+                    problems.append(f"{error.filename}: {error.strerror}")
+            if changes:
+                self.files = look(self.directory, wanted.driver, self.files)
+        except OSError as error:
+            self.files = {}  # runtimes see no more of them than we do
+            problems.append(f"{error.filename}: {error.strerror}")
+        return problems
+
+    def _says(self, uid: str, spec: Spec) -> bool:
+        return uid in self.files and self.files[uid].spec == spec
+
+
+def look(directory: Path, driver: str, before: Mapping[str, Seen]) -> Mapping[str, Seen]:
+    """UID of a claim → its file; what has not changed is not read again. Raises OSError."""
+    first, last = claim_file_name(driver, "\0").split("\0")
+    try:
+        names = sorted(os.listdir(directory))  # noqa: PTH208 (half the time)
+    except FileNotFoundError:
+        return {}
+    disk.check_trusted(directory)
+    uids = (name[len(first) : -len(last)] for name in names if name.startswith(first) and name.endswith(last))
+    return {uid: _look_at_file(directory / f"{first}{uid}{last}", before.get(uid)) for uid in uids}
+
+
+def _look_at_file(path: Path, before: Seen | None) -> Seen:
+    try:
+        there = path.lstat()
+        state = there.st_mode, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns
+        if before is not None and before.state == state:
+            return before
+        return Seen(state, msgspec.json.decode(files.read(path, MAX_BYTES, follow=False), type=Spec))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Seen((), None)  # it is written anew, or removed
+
+
+def store(directory: Path, name: str, spec: Spec | None) -> None:
+    """Make a claim's file say that; None: no file. Raises OSError.
+
+    The same claim may have a file of NVIDIA's driver, which defines the same device; two would make it nobody's.
+    """
+    if spec is None:
+        (directory / name).unlink(missing_ok=True)
+        files.sync_directory(directory)
+        return
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    disk.check_trusted(directory)
+    disk.replace(directory, name, format_json(spec))
+    (directory / f"{name.removesuffix('.json')}.yaml").unlink(missing_ok=True)

@@ -1,0 +1,159 @@
+"""What a claim gets, what it does not get, and what others get meanwhile."""
+
+import pytest
+
+from gpuplane.core.advertising import offer
+from gpuplane.core.dra.claimspecs import claim_specs
+from gpuplane.core.dra.preparing import claim_problem, is_claim_gone, prepare_problem
+from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, OpaqueConfig
+from gpuplane.model.config import DraSettings, Settings
+from gpuplane.model.facts import (
+    AllocateAnswered,
+    AllocationsListed,
+    ClaimPrepareRequested,
+    ClaimUnprepareRequested,
+    ConfigLoaded,
+    LedgerLoaded,
+    MachineObserved,
+    StatusChanged,
+)
+from gpuplane.model.machine import Fault, Machine, Mig, MigDevice
+from gpuplane.model.pod import PodRef
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import STATE_DIRECTORY, TurnStatus
+from tests.core.dra.nodes import DRA, GPUS, MACHINE, after, claim, node, written
+
+GPU = "nvidia.com/gpu"
+
+
+def code(snapshot: Snapshot, asked: AllocatedClaim) -> str:
+    """Why a claim is refused; "" where it is not."""
+    why = prepare_problem(snapshot, asked)
+    return why.code if why is not None else ""
+
+
+def not_given_out(snapshot: Snapshot) -> set[str]:
+    """The ids that kubelet is told are unhealthy."""
+    return {device.id for resource in offer(snapshot).resources for device in resource.devices if device.reasons}
+
+
+def test_a_claim_gets_its_gpus_once_all_is_on_disk() -> None:
+    """Its promise first, and the file that its containers need."""
+    promised = after(node(), ClaimPrepareRequested(claim("a", 0, 2)))
+    assert (why := claim_problem(promised, "a")) is not None
+    assert (why.kind, why.code) == ("waiting", "claim-not-stored")
+
+    ready = written(promised)
+    assert claim_problem(ready, "a") is None
+    [prepared] = (ready.ledger.claims or {}).values()
+    assert [(each.unit, each.cdi_id) for each in prepared.devices] == [
+        ("GPU-0", "k8s.gpu.nvidia.com/claim=a-gpu-0"),
+        ("GPU-2", "k8s.gpu.nvidia.com/claim=a-gpu-2"),
+    ]
+    spec = claim_specs(ready)["a"]
+    assert [device.name for device in spec.devices] == ["a-gpu-0", "a-gpu-2"]
+    assert "NVIDIA_VISIBLE_DEVICES=void" in spec.container_edits.env
+    assert [node.path for node in spec.devices[1].container_edits.device_nodes] == ["/dev/nvidia2"]
+
+
+def test_a_promise_stands_whatever_is_asked_or_told_again() -> None:
+    """Another Prepare, another look, another configuration: the same promise, until the Unprepare."""
+    ready = written(after(node(), ClaimPrepareRequested(claim("a", 0))))
+    again = after(
+        ready,
+        ClaimPrepareRequested(claim("a", 1)),
+        MachineObserved(MACHINE.but(gpus=None, faults=(Fault("driver-hang", "it hangs"),))),
+        ConfigLoaded(Settings(dra=DraSettings(enabled=False))),
+    )
+    assert again.ledger.claims == ready.ledger.claims
+    assert claim_problem(again, "a") is None
+
+    gone = after(again, ClaimUnprepareRequested("a"), ClaimUnprepareRequested("unknown"))
+    assert gone.ledger.claims is None
+    assert not is_claim_gone(gone, "a")
+    assert is_claim_gone(written(gone), "a")
+
+
+def test_no_gpu_is_in_two_claims() -> None:
+    """Nor in one and in a container of the device plugin; admin access is beside all."""
+    first = after(node(), ClaimPrepareRequested(claim("a", 0)))
+
+    assert code(first, claim("b", 0)) == "claim-device-in-use"
+    assert after(first, ClaimPrepareRequested(claim("b", 0))) is first
+    assert code(first, claim("b", 1)) == ""
+    assert code(first, claim("watch", 0, 1, admin=True)) == ""
+    watched = after(first, ClaimPrepareRequested(claim("watch", 0, 1, admin=True)))
+    assert code(watched, claim("b", 1)) == ""
+
+    held = after(node(), AllocateAnswered(GPU, ("GPU-1",)))
+    assert code(held, claim("b", 1)) == "claim-device-in-use"
+    assert code(held, claim("b", 1, admin=True)) == ""
+
+
+def test_the_device_plugin_gives_out_no_claimed_gpu() -> None:
+    """From the promise to the end of the pod, as kubelet lists it."""
+    pod = PodRef(namespace="default", name="train", container="main")
+    listed = Allocation(resource="gpu.nvidia.com", devices=("GPU-0",), holder=pod, claim="default/a")
+    first = after(node(), ClaimPrepareRequested(claim("a", 0)))
+    assert not_given_out(first) == {"GPU-0"}
+    first = after(first, AllocationsListed((), 200.0), now=500.0)  # its container has not started yet
+    assert not_given_out(first) == {"GPU-0"}
+    shown = after(first, AllocationsListed((listed,), 600.0))
+    assert not_given_out(shown) == {"GPU-0"}
+    assert shown.allocations == (listed,)
+    ended = after(shown, ClaimUnprepareRequested("a"))
+    assert not_given_out(ended) == {"GPU-0"}
+    assert not_given_out(after(ended, AllocationsListed((), 700.0))) == set()
+    assert not_given_out(after(first, ClaimUnprepareRequested("a"))) == set()
+    assert not_given_out(after(node(), ClaimPrepareRequested(claim("a", 0, admin=True)))) == set()
+
+
+def test_another_agent_knows_of_the_claims() -> None:
+    """A promise is withheld from the first moment after a restart."""
+    before = after(node(), ClaimPrepareRequested(claim("a", 3)))
+    restarted = after(
+        Snapshot(), LedgerLoaded(before.ledger), ConfigLoaded(DRA), MachineObserved(MACHINE), AllocationsListed((), 1.0)
+    )
+    assert not_given_out(restarted) == {"GPU-3"}
+    assert claim_specs(restarted) == claim_specs(before)
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "asked", "why"),
+    [
+        (Snapshot(), claim("a", 0), "config-missing"),
+        (node(Settings()), claim("a", 0), "dra-disabled"),
+        (after(Snapshot(), ConfigLoaded(DRA)), claim("a", 0), "machine-not-observed"),
+        (after(Snapshot(), ConfigLoaded(DRA), MachineObserved(MACHINE)), claim("a", 0), "allocations-unknown"),
+        (node(), claim("a"), "claim-not-allocated"),
+        (node(), claim("a", 0).but(is_allocated=False), "claim-not-allocated"),
+        (node(), claim("a", 9), "claim-device-unknown"),
+        (node(), claim("a").but(devices=(AllocatedDevice("gpu", "n1", "gpu-0"),)), "claim-device-unknown"),
+        (node(), claim("../../etc", 0), "claim-invalid"),
+        (node(), claim("a", 0, configs=(OpaqueConfig("{}"),)), "claim-config-invalid"),
+        (node(machine=Machine(gpus=GPUS)), claim("a", 0), "cdi-no-device"),
+    ],
+)
+def test_a_claim_that_cannot_be_prepared(snapshot: Snapshot, asked: AllocatedClaim, why: str) -> None:
+    """It is refused with a reason, and nothing is kept of it."""
+    assert code(snapshot, asked) == why
+    assert after(snapshot, ClaimPrepareRequested(asked)).ledger.claims is None
+
+
+def test_a_gpu_with_mig_devices_is_no_whole_gpu() -> None:
+    """For a claim that was allocated before its mode was changed; a MIG device that is held is named."""
+    device = MigDevice("MIG-0", "3g.40gb", gpu_instance=1, mig_index=0, memory_mib=40192)
+    split = MACHINE.but(gpus=(GPUS[0].but(mig=Mig(enabled=True, devices=(device,))), *GPUS[1:]))
+    assert code(node(machine=split), claim("a", 0)) == "mig-mode"
+
+
+def test_a_full_disk_is_said() -> None:
+    """The promise is not made without it."""
+    full = after(
+        node(),
+        ClaimPrepareRequested(claim("a", 0)),
+        StatusChanged(STATE_DIRECTORY, TurnStatus("failing", "No space left on device")),
+    )
+    assert (why := claim_problem(full, "a")) is not None
+    assert (why.kind, why.code) == ("problem", "claim-not-stored")
+    assert "No space left" in str(why.text)

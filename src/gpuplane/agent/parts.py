@@ -7,7 +7,7 @@ nothing in the world and answers nobody. Each part is restarted alone when it ra
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,9 @@ from gpuplane.agent.migconfigs import follow_mig_configs
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep_running
 from gpuplane.agent.tables import keep_tables
+from gpuplane.apiserver.claimchecks import check_claims
+from gpuplane.apiserver.claims import ClaimReader
+from gpuplane.apiserver.claimstatus import keep_claim_status
 from gpuplane.apiserver.events import send_events
 from gpuplane.apiserver.keeper import keep, report_without_node_name
 from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
@@ -43,6 +46,8 @@ from gpuplane.host.state import keep_stored
 from gpuplane.kubelet.allocatable import follow_allocatable
 from gpuplane.kubelet.podresources import follow_allocations
 from gpuplane.kubelet.registration import register_plugins, report_unregistered
+from gpuplane.model.claims import AllocatedClaim, ClaimName
+from gpuplane.model.config import Settings
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import ObserveMachine, ProbeGpu
 from gpuplane.model.snapshot import Snapshot
@@ -212,7 +217,16 @@ def serving(
         mig_state = MigState(options.node_name)
         parts[Part("mig state writer")] = lambda: keep(node, mig_state, options.kubeconfig)
         parts[Part("startup taint writer")] = lambda: keep(node, taint, options.kubeconfig)
+        claims = ClaimReader(options.kubeconfig)
+        parts[Part("claim checks")] = lambda: check_claims(node, partial(_fetch_claim, node, claims))
+        parts[Part("claim status writer")] = lambda: keep_claim_status(node, claims, options.kubeconfig)
     return parts
+
+
+async def _fetch_claim(node: Node, claims: ClaimReader, claim: ClaimName) -> AllocatedClaim:
+    """A claim, with what of it is for our driver. Raises ClaimUnavailable."""
+    settings = node.snapshot.config.settings
+    return await claims.fetch(claim, (settings or Settings()).dra.driver)
 
 
 def feature_label_values(snapshot: Snapshot) -> Mapping[str, str] | None:

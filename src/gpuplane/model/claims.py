@@ -7,6 +7,7 @@ resource.k8s.io/v1 (https://kubernetes.io/docs/reference/kubernetes-api/workload
 from collections.abc import Mapping
 
 from gpuplane.model.config import TimeSlice
+from gpuplane.model.reasons import Reason
 from gpuplane.model.value import Value
 
 
@@ -19,6 +20,14 @@ class ClaimName(Value):
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+
+class ClaimUnavailable(Exception):
+    """A claim cannot be had from the API server; `reason` says why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(f"{reason.text}")
+        self.reason = reason
 
 
 class AllocatedDevice(Value):

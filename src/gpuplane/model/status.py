@@ -125,6 +125,8 @@ PartKind = Literal[
     "counters file",
     "mig configs file",
     "claim files",
+    "claim status",
+    "claims",
     "pods",
     "process metrics",
     # what the agent runs: such a part has a status only while it fails
@@ -132,7 +134,9 @@ PartKind = Literal[
     "allocations",
     "cdi files",
     "choice",
+    "claim checks",
     "claim files writer",
+    "claim status writer",
     "clock",
     "condition writer",
     "configuration",
@@ -247,6 +251,8 @@ EVENTS: Part[Status] = Part("events")
 PODS: Part[Status] = Part("pods")
 COUNTERS_FILE: Part[Status] = Part("counters file")
 MIG_CONFIGS_FILE: Part[Status] = Part("mig configs file")
+CLAIMS: Part[Status] = Part("claims")
+CLAIM_STATUS: Part[Status] = Part("claim status")
 CLAIM_FILES: Part[ClaimFilesStatus] = Part("claim files")
 PROCESS_METRICS: Part[Status] = Part("process metrics")
 

@@ -17,7 +17,7 @@ PATH = re.compile(
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?"
 )
 KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "namespaces": "Namespace"}
-KINDS |= {"resourceslices": "ResourceSlice", "nodefeatures": "NodeFeature"}
+KINDS |= {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodefeatures": "NodeFeature"}
 
 
 class StatusError(Exception):

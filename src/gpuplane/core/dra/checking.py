@@ -1,0 +1,53 @@
+"""Which claims have to be looked at again, because kubelet and the ledger do not say the same of them.
+
+- One that is promised and that kubelet does not list: its containers have not started yet, no container names it, or
+  its pod is gone and nobody had it unprepared (kubelet lost what it knew, or the object is gone). It is asked of the
+  API server, rarely; only where that says that the claim is over, the promise ends.
+- One that kubelet lists and that is not promised: the state directory was lost. It is promised again, the same.
+"""
+
+from collections.abc import Mapping
+
+from gpuplane.core.view import part_view, view
+from gpuplane.model.claims import AllocatedClaim, ClaimName, PreparedClaim
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.value import Value
+
+
+class DoubtfulClaims(Value):
+    """`unlisted`: UID → claims that are promised, and that kubelet does not list. `unpromised`: the other way round."""
+
+    unlisted: Mapping[str, ClaimName] = {}
+    unpromised: tuple[ClaimName, ...] = ()  # their UIDs are not known
+
+
+@view
+def doubtful_claims(snapshot: Snapshot) -> DoubtfulClaims:
+    """The claims that have to be looked at; none before kubelet has listed."""
+    settings = snapshot.config.settings
+    if snapshot.allocations is None or settings is None:
+        return DoubtfulClaims()
+    driver = settings.dra.driver if settings.dra.enabled else ""
+    return _doubtful_claims.of(snapshot, snapshot.ledger.claims or {}, snapshot.allocations, driver)
+
+
+@part_view
+def _doubtful_claims(
+    claims: Mapping[str, PreparedClaim], allocations: tuple[Allocation, ...], driver: str
+) -> DoubtfulClaims:
+    listed = {each.claim for each in allocations if each.claim and not each.granted_at and each.resource == driver}
+    promised = {str(claim.claim) for claim in claims.values()}
+    return DoubtfulClaims(
+        unlisted={uid: claim.claim for uid, claim in claims.items() if str(claim.claim) not in listed},
+        unpromised=tuple(
+            ClaimName(namespace, name, uid="")
+            for namespace, _, name in (each.partition("/") for each in sorted(listed - promised))
+        ),
+    )
+
+
+def is_over(promised: PreparedClaim, found: AllocatedClaim) -> bool:
+    """Whether a claim, as the API server has it now, is no longer the one that was promised, or no longer allocated."""
+    return promised.claim.uid != found.claim.uid or {each.allocated.device for each in promised.devices} != {
+        each.device for each in found.devices
+    }

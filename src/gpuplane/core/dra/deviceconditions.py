@@ -1,0 +1,64 @@
+"""What we say of a claim's devices in its `status.devices` (KEP-4817): that they are prepared, and their health.
+
+`Ready` and `Healthy` are conditions as of metav1.Condition. They are written when what they say changes, and not when
+it is worded in another way.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from gpuplane.core.health.devicehealth import health_with_parents
+from gpuplane.core.text import clip
+from gpuplane.core.view import part_view, view
+from gpuplane.model.claims import AllocatedDevice, PreparedClaim
+from gpuplane.model.health import DeviceHealth
+from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import Text
+from gpuplane.model.value import Value
+
+MAX_MESSAGE = 1024
+"""Characters of a message that we write."""
+
+
+class DeviceCondition(Value):
+    """One condition. `reason`: a word in CamelCase, for programs."""
+
+    type: Literal["Ready", "Healthy"]
+    status: Literal["True", "False", "Unknown"]
+    reason: str
+    message: Text = ""
+
+    def same_as(self, other: "DeviceCondition") -> bool:
+        """Whether it says the same, if in other words."""
+        return (self.type, self.status, self.reason) == (other.type, other.status, other.reason)
+
+
+ClaimConditions = tuple[tuple[AllocatedDevice, tuple[DeviceCondition, ...]], ...]
+"""Each device of a claim, with its conditions."""
+
+
+@view
+def claim_conditions(snapshot: Snapshot) -> Mapping[str, ClaimConditions]:
+    """UID of each prepared claim → what its status shall say."""
+    if not snapshot.ledger.claims:
+        return {}
+    return _claim_conditions.of(snapshot, snapshot.ledger.claims, health_with_parents(snapshot))
+
+
+@part_view
+def _claim_conditions(
+    claims: Mapping[str, PreparedClaim], health: tuple[DeviceHealth, ...]
+) -> Mapping[str, ClaimConditions]:
+    by_device = {each.device: each for each in health}
+    ready = DeviceCondition("Ready", "True", "Prepared")
+    return {
+        uid: tuple((each.allocated, (ready, _health_condition(by_device.get(each.unit)))) for each in claim.devices)
+        for uid, claim in claims.items()
+    }
+
+
+def _health_condition(health: DeviceHealth | None) -> DeviceCondition:
+    if health is None:
+        return DeviceCondition("Healthy", "Unknown", "NotSeen")
+    status: Literal["True", "False"] = "False" if health.state in ("unhealthy", "probing", "degraded") else "True"
+    return DeviceCondition("Healthy", status, health.state.capitalize(), clip(health.reason, MAX_MESSAGE))

@@ -32,6 +32,7 @@ from gpuplane.model.telemetry import DescribedLoad
 
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 PCI_CLASS = re.compile(r"0x[0-9a-f]{6}")
 PCI_ID = re.compile(r"0x[0-9A-Fa-f]{8}")
 CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -233,6 +234,8 @@ def _gpu(gpu: Gpu) -> Problems:
         yield ("pci",), f"{gpu.pci!r} is not a PCI address as in sysfs, such as '0000:1b:00.0'"
     if gpu.pci_class and not PCI_CLASS.fullmatch(gpu.pci_class):
         yield ("pci_class",), f"{gpu.pci_class!r} is not a PCI class as in sysfs, such as '0x030200'"
+    if gpu.pcie_root and not PCIE_ROOT.fullmatch(gpu.pcie_root):
+        yield ("pcie_root",), f"{gpu.pcie_root!r} is not a PCIe root complex as in sysfs, such as 'pci0000:16'"
     for key, number in (("pci_id", gpu.pci_id), ("pci_subsystem", gpu.pci_subsystem)):
         if number and not PCI_ID.fullmatch(number):
             yield (key,), f"{number!r} is not a PCI device and vendor in one number, such as '0x233010DE'"

@@ -103,6 +103,7 @@ class Gpu(Value, rename={"uncorrected_errors": "uncorrected", "device_nodes": "n
     pci_class: str = ""  # of its PCI function, "0x030200"; "" where that is unknown
     pci_id: str = ""  # its PCI device and vendor, as NVML writes them in one number: "0x233010DE"
     pci_subsystem: str = ""  # those of the board, "0x16C110DE"
+    pcie_root: str = ""  # the PCIe root complex above it, as sysfs names it: "pci0000:16"; "" where that is unknown
     fabric: FabricClique | None = None  # None: it is in no fabric, or not registered there
     uncorrected_errors: int | None = None  # uncorrectable memory errors since the driver was loaded or the GPU reset
     faults: tuple[Fault, ...] = ()

@@ -119,6 +119,7 @@ def _gpus(draw: st.DrawFn, index: int, pci: str, minor: int, addresses: list[str
         links=tuple(Link(peer=peer, nvlink_count=draw(st.integers(1, 6))) for peer in peers),
         distances=distances,
         device_nodes=(f"/dev/nvidia{minor}",),
+        pcie_root=draw(st.sampled_from(("", "pci0000:16", "pci10000:00"))),
         pci_class=draw(st.sampled_from(("", "0x030000", "0x030200"))),
         fabric=draw(
             st.none() | st.builds(FabricClique, cluster=st.just(CLUSTER), clique=st.integers(0, (1 << 32) - 1))

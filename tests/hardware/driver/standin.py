@@ -175,7 +175,19 @@ class StandIn:
     def _keep(self, folder: str, names: set[str]) -> None:
         for each in (self.root / folder).glob("*"):
             if each.name not in names:
-                rmtree(each)
+                each.unlink() if each.is_symlink() else rmtree(each)
+
+    def _link_below_root(self, gpu: Gpu) -> None:
+        """The kernel's link from the bus to the device, where its PCIe root complex is described."""
+        link = self.root / f"sys/bus/pci/devices/{gpu.pci}"
+        place = f"../../../devices/{gpu.pcie_root}/{gpu.pci}"
+        if link.is_symlink() and (not gpu.pcie_root or str(link.readlink()) != place):
+            link.unlink()
+        if gpu.pcie_root and not link.is_symlink():
+            rmtree(link, ignore_errors=True)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            (link.parent / place).resolve().mkdir(parents=True, exist_ok=True)
+            link.symlink_to(place)
 
     def _write_tree(self, machine: Machine) -> None:
         self.load(machine.driver.version if machine.driver else "")
@@ -195,6 +207,7 @@ class StandIn:
             self._write(f"sys/bus/pci/devices/{pci}/class", "0x068000\n")
             self._write_bytes(f"sys/bus/pci/devices/{pci}/config", configuration(machine.vgpu and Vgpu(present=False)))
         for gpu in gpus:
+            self._link_below_root(gpu)
             (self.root / f"sys/bus/pci/devices/{gpu.pci}/vendor").unlink(
                 missing_ok=True
             )  # before, it may be a switch's

@@ -305,6 +305,7 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
         (b"minor: 0,", OWN, 4),
         (b"minor: 0,", b"minor: 0, numa: -1,", 4),
         (b"minor: 0,", b"minor: 0, pci_class: '0x0302',", 4),
+        (b"minor: 0,", b"minor: 0, pcie_root: '0000:16',", 4),
         (b"minor: 0,", b"minor: 0, fabric: {cluster: rack-7, clique: 1},", 4),
         (b"gpus:", NOWHERE, 3),
         (b"minor: 0,", NEAR, 4),

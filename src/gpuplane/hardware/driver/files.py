@@ -51,6 +51,7 @@ class Files:
             model="" if told.get("Model") == UNKNOWN else told.get("Model", ""),
             pci=pci,
             pci_class=self.pci_class(pci),
+            pcie_root=self.pcie_root(pci),
             numa=self.numa(pci),
             minor=int(minor) if minor.isdecimal() else None,
             device_nodes=(f"/dev/nvidia{minor}",) if minor.isdecimal() else (),
@@ -74,6 +75,17 @@ class Files:
         """The class of a PCI device, "0x030200"; "" where it is not told."""
         found = self._read(f"/sys/bus/pci/devices/{pci}/class").strip()
         return found if re.fullmatch("0x[0-9a-f]{6}", found) else ""
+
+    def pcie_root(self, pci: str) -> str:
+        """The root complex above a PCI device, "pci0000:16"; "" where it is not told.
+
+        As Kubernetes finds it for resource.kubernetes.io/pcieRoot (dynamic-resource-allocation/deviceattribute).
+        """
+        with suppress(OSError, ValueError):
+            names = os.readlink(self._path(f"/sys/bus/pci/devices/{pci}")).split("/")
+            found = names[names.index("devices") + 1]
+            return found if re.fullmatch("pci[0-9a-f]{4,8}:[0-9a-f]{2}", found) else ""
+        return ""
 
     def switches(self) -> tuple[str, ...]:
         """The PCI addresses of the NVSwitches."""

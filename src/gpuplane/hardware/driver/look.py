@@ -191,6 +191,7 @@ class Looker:
             compute_capability=".".join(map(str, capability)),
             pci=pci,
             pci_class=self._files.pci_class(pci),
+            pcie_root=self._files.pcie_root(pci),
             pci_id=_one_number(place, "pciDeviceId"),
             pci_subsystem=_one_number(place, "pciSubSystemId"),
             numa=self._files.numa(pci),

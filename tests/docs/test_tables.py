@@ -1,5 +1,6 @@
 """Tables of the pages say what the code says, and their examples are what they show."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 import yaml
 
 from gpuplane.core.config.resolve import resolve_settings
+from gpuplane.core.dra.attributes import UNKNOWN
+from gpuplane.core.dra.taints import KEY_BY_KIND
 from gpuplane.model.config import Settings
 from gpuplane.model.snapshot import Ledger, Snapshot
 from tests.cli.terminals import Terminals, screen
@@ -41,6 +44,21 @@ def test_the_house_has_these_rooms_and_a_snapshot_these_fields() -> None:
     fields = {field.name for field in msgspec.structs.fields(Snapshot)} - {"generation"}
 
     assert first_cells("architecture.md") == rooms | fields
+
+
+def test_the_page_of_resourceslices_has_every_attribute_and_taint() -> None:
+    """Each attribute with the type and the value that it has where nothing is known; the keys of taints."""
+    text = (ROOT / "docs/resourceslices.md").read_text()
+    rows = re.findall(r"^\| `([\w./]+)` \| (string|int|version) \| [^|]* \| (?:`(.*)`)? ?\|$", text, re.M)
+    known = {name: msgspec.to_builtins(each) for name, each in UNKNOWN.items()}
+    assert {
+        name: (kind, {kind: json.loads(value)} if kind != "version" else {kind: value})
+        for name, kind, value in rows
+        if value
+    } == {name: (*each, each) for name, each in known.items() if name != "type"}
+    assert [name for name, _, _ in rows] == [*UNKNOWN]
+    keys = {each.partition("=")[0] for each in first_cells("resourceslices.md") if "=" in each or "DRIVER" in each}
+    assert keys - {"NODE-DRIVER-gpu-UUID"} == {*KEY_BY_KIND.values(), "DRIVER/xid", "DRIVER/gpu-lost"}
 
 
 def blocks(language: str) -> list[str]:

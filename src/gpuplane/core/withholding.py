@@ -168,6 +168,26 @@ def _possible_gpus(unit: str, topology: MigTopology) -> Collection[str]:
     return (unit,) if unit in topology.gpu_uuids else tuple(gpu for gpu in topology.gpu_uuids if unit.startswith(gpu))
 
 
+def held_gpus(snapshot: Snapshot) -> Mapping[str, Reason]:
+    """UUID of each GPU that containers hold, in whole or in part, by the device plugin → why it must wait for them."""
+    return _held_gpus.of(
+        snapshot, snapshot.allocations or (), mig_topology.of(snapshot, snapshot.gpus, snapshot.ledger.mig_parents)
+    )
+
+
+@part_view
+def _held_gpus(allocations: tuple[Allocation, ...], topology: MigTopology) -> Mapping[str, Reason]:
+    found: dict[str, Reason] = {}
+    for allocation in allocations:
+        for id in allocation.devices if not allocation.claim else ():
+            unit = unit_of(id)
+            unknown = is_mig_uuid(unit) and unit not in topology.mig_parents
+            code: ReasonCode = "held-on-unknown-gpu" if unknown else "held-as-other-resource"
+            for gpu in _possible_gpus(unit, topology):
+                found.setdefault(gpu, _withheld_reason(allocation, code))
+    return dict(sorted(found.items()))
+
+
 @part_view
 def offered_index(resources: tuple[Resource, ...]) -> OfferedIndex:
     by_unit: dict[str, list[OfferedId]] = {}

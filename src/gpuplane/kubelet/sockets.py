@@ -1,8 +1,10 @@
 """Unix sockets in a directory that other programs use too: a socket that answers is never removed.
 
-Each registration has a socket with a name of its own. So an agent that ends can never remove the socket of its
-successor, and kubelet, which tells plugins apart by their sockets (from 1.37 on), sees two plugins. A socket that a
-dead agent left has one of our names, and no process answers there.
+Each registration of a device plugin has a socket with a name of its own. So an agent that ends can never remove the
+socket of its successor, and kubelet, which tells plugins apart by their sockets (from 1.37 on), sees two plugins. A
+socket that a dead agent left has one of our names, and no process answers there.
+
+Sockets of DRA have names that kubelet gives (`serve_at`).
 """
 
 import asyncio
@@ -26,6 +28,9 @@ from gpuplane import files
 LONGEST_PATH = 107  # bytes of a unix socket's path (sun_path)
 SOCKET_NAME = "gpuplane-{}.sock"
 """The name of a socket. Its length does not depend on the resource's name, because the path of a socket is limited."""
+HIDDEN_NAME = ".gp-{}"
+"""The name of a socket until its server answers; no longer than the shortest final name. Kubelet ignores such names."""
+HIDDEN_SOCKETS = re.compile(r"\.gp-[0-9a-f]{4}")
 OUR_SOCKETS = re.compile(r"gpuplane-[0-9a-f]{8}\.sock|\.gpuplane\..+")
 """The names of our sockets; the second pattern is that of earlier versions, while they started."""
 
@@ -132,6 +137,43 @@ async def serve_at_new_socket(
         await asyncio.shield(stopping)  # awaited by itself it may swallow a cancellation (asyncio.wait_for before 3.12)
 
 
+@asynccontextmanager
+async def serve_at(path: Path, add: Callable[[grpc.aio.Server], object]) -> AsyncIterator[SocketIdentity]:
+    """Serve at this path, mode 0600, what `add` adds to a server, until the block ends. Gives the socket's identity.
+
+    A dead socket at the path is replaced. The socket gets its name once the server answers. gRPC knows it by another
+    name: it removes at its end what is at the path that it knows, which may be the socket of a successor by then.
+
+    Raises SocketUnavailable if the path is too long, or a live socket or another file is there, and OSError if the
+    socket cannot be made.
+    """
+    check_length(path)
+    if socket_identity(path) is not None and (other := describe_server(path)):
+        raise SocketUnavailable(f"{other} serves {path}: this agent takes over when that process ends")
+    remove_dead_sockets(path.parent, HIDDEN_SOCKETS)
+    hidden = path.with_name(HIDDEN_NAME.format(secrets.token_hex(2)))
+    check_length(hidden)
+    _check_bind(hidden)
+    server, ours = grpc.aio.server(), None
+    try:
+        add(server)
+        server.add_insecure_port(grpc_target(hidden))
+        hidden.chmod(0o600)
+        await server.start()
+        hidden.rename(path)
+        ours = socket_identity(path)
+        if ours is None:
+            raise SocketUnavailable(f"{path} was removed while the agent started")
+        yield ours
+    finally:
+        hidden.unlink(missing_ok=True)
+        with suppress(SocketUnavailable, OSError):
+            if ours is not None and is_same_socket(path, ours):
+                path.unlink()
+        stopping = asyncio.create_task(server.stop(GRACE))
+        await asyncio.shield(stopping)
+
+
 def _check_bind(path: Path) -> None:
     """Raises the OSError that gRPC would only log."""
     with socket.socket(socket.AF_UNIX) as probe:
@@ -139,10 +181,10 @@ def _check_bind(path: Path) -> None:
     path.unlink()
 
 
-def remove_dead_sockets(directory: Path) -> None:
-    """Remove the sockets of agents that have ended. What is no socket, answers, or has not one of our names stays."""
+def remove_dead_sockets(directory: Path, names: re.Pattern[str] = OUR_SOCKETS) -> None:
+    """Remove the sockets of agents that have ended. What is no socket, answers, or has not one of these names stays."""
     for left in directory.iterdir():
-        if not OUR_SOCKETS.fullmatch(left.name):
+        if not names.fullmatch(left.name):
             continue
         try:
             if not stat.S_ISSOCK(left.lstat().st_mode):

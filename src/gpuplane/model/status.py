@@ -127,6 +127,7 @@ PartKind = Literal[
     "claim files",
     "claim status",
     "claims",
+    "dra plugin",
     "pods",
     "process metrics",
     # what the agent runs: such a part has a status only while it fails
@@ -143,6 +144,7 @@ PartKind = Literal[
     "control",
     "control while standing by",
     "counters",
+    "dra server",
     "event writer",
     "hardware",
     "mig configs",
@@ -254,6 +256,7 @@ MIG_CONFIGS_FILE: Part[Status] = Part("mig configs file")
 CLAIMS: Part[Status] = Part("claims")
 CLAIM_STATUS: Part[Status] = Part("claim status")
 CLAIM_FILES: Part[ClaimFilesStatus] = Part("claim files")
+DRA_PLUGIN: Part[Status] = Part("dra plugin")
 PROCESS_METRICS: Part[Status] = Part("process metrics")
 
 

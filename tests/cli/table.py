@@ -183,6 +183,12 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--state-dir {closed}", 1, "closed"),
         Row("helth --state-dir {state}", 2, "Did you mean 'health'?"),
     ),
+    "claims": (
+        Row("--state-dir {state}", says="No claim has a device of this node.", nothing=True),
+        Row("--state-dir {state} --json"),
+        Row("--state-dir {here}/none", 1, "no agent answers"),
+        Row("now", 2, "unexpected extra argument"),
+    ),
     "labels": (
         Row("--machine {machine}", says="nvidia.com/gpu.count"),
         Row("--machine workstation", says="gpuplane.io/gpu.NVIDIA-RTX-6000-Ada-Generation.count"),

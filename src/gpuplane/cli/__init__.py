@@ -21,6 +21,7 @@ COMMANDS = {
     "driver": "release the driver for a time, and resume it",
     "health": "drain a GPU, and restore it",
     "inspect": "show what a running agent knows and advertises",
+    "claims": "the claims that have devices of a node, and what keeps others from theirs",
     "labels": "the labels of a node's GPUs, and where each is known from",
     "mig": "partition GPUs: apply, check, save and explain MIG layouts",
     "mps": "supervise the node's MPS daemons",

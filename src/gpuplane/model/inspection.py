@@ -215,3 +215,42 @@ class Inspection(Shown):
     devices: tuple[Device, ...]
     not_offered: tuple[NotOffered, ...]
     parts: tuple[PartStatus, ...]
+
+
+class ClaimDevice(Shown):
+    """A device of a claim. `index`: "" where the driver does not show it now. `time_slice`: "" for the usual one."""
+
+    request: str
+    pool: str
+    device: str
+    uuid: str
+    index: str
+    admin_access: bool
+    cdi_device: str
+    time_slice: str
+
+
+class ClaimShown(Shown):
+    """A claim of Dynamic Resource Allocation on this node.
+
+    `state`: prepared: its containers can start; waiting: its promise or file is being written; failing: it cannot be
+    written; refused: it was not prepared. `pods`: those for which it was reserved when it was prepared. `containers`:
+    those that use it, as kubelet lists them.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    state: Literal["prepared", "waiting", "failing", "refused"]
+    code: str = ""
+    reason: Text = ""
+    devices: tuple[ClaimDevice, ...] = ()
+    pods: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
+
+
+class ClaimsShown(Shown):
+    """What `gpuplane claims --json` prints."""
+
+    version: int
+    claims: tuple[ClaimShown, ...]

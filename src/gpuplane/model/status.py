@@ -61,6 +61,22 @@ class ClaimFilesStatus(Status):
     fingerprints: Mapping[str, str] = {}
 
 
+class RefusedClaim(Value):
+    """A claim that kubelet asked for in vain, last at `asked_at` (CLOCK_BOOTTIME)."""
+
+    namespace: str
+    name: str
+    code: str
+    text: Text
+    asked_at: float
+
+
+class ClaimRequestsStatus(Status):
+    """`refused`: UID → the claims that kubelet asks for in vain."""
+
+    refused: Mapping[str, RefusedClaim] = {}
+
+
 class CdiHookStatus(Status):
     """`path`: of our hook on the host; "" where it cannot be called."""
 
@@ -125,6 +141,7 @@ PartKind = Literal[
     "counters file",
     "mig configs file",
     "claim files",
+    "claim requests",
     "claim status",
     "claims",
     "dra plugin",
@@ -180,6 +197,7 @@ STATUS_TYPES: Mapping[PartKind, type[Status]] = {
     "cdi conflict": CdiConflictStatus,
     "cdi hook": CdiHookStatus,
     "claim files": ClaimFilesStatus,
+    "claim requests": ClaimRequestsStatus,
     "mps daemon": MpsDaemonStatus,
     "mps upkeep": ComputeModeStatus,
     "time slices": TimeSliceStatus,
@@ -255,6 +273,7 @@ COUNTERS_FILE: Part[Status] = Part("counters file")
 MIG_CONFIGS_FILE: Part[Status] = Part("mig configs file")
 CLAIMS: Part[Status] = Part("claims")
 CLAIM_STATUS: Part[Status] = Part("claim status")
+CLAIM_REQUESTS: Part[ClaimRequestsStatus] = Part("claim requests")
 CLAIM_FILES: Part[ClaimFilesStatus] = Part("claim files")
 DRA_PLUGIN: Part[Status] = Part("dra plugin")
 PROCESS_METRICS: Part[Status] = Part("process metrics")

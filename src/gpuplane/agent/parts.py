@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuplane.agent.configure import Source, configure
 from gpuplane.agent.control import control
+from gpuplane.agent.dra import Fetch, fetch_nothing, keep_dra_driver
 from gpuplane.agent.migconfigs import follow_mig_configs
 from gpuplane.agent.node import Node
 from gpuplane.agent.restart import keep_running
@@ -79,6 +80,7 @@ class Options(Value):
     registers: bool = True  # with kubelet; False: a part says that it does not
     config: Source = Source()
     node_name: str = ""  # "" for no API server
+    pod_uid: str = ""  # of our pod; part of the names of our DRA sockets; "" where no other agent may run beside this
     node_label: str = CONFIG_LABEL  # which names a configuration
     kubeconfig: Path | None = None
     metrics: tuple[str, int] | None = None  # host and port; None: no listening
@@ -205,6 +207,7 @@ def serving(
         parts[Part("nodes in /dev")] = lambda: keep_device_nodes(node, root)
     if remembers:
         parts[STORE] = lambda: keep_stored(node, options.state_dir)
+    fetch: Fetch = fetch_nothing
     if not options.node_name:
         parts[Part("node metadata writer")] = lambda: report_without_node_name(node)
     if options.node_name:
@@ -218,8 +221,11 @@ def serving(
         parts[Part("mig state writer")] = lambda: keep(node, mig_state, options.kubeconfig)
         parts[Part("startup taint writer")] = lambda: keep(node, taint, options.kubeconfig)
         claims = ClaimReader(options.kubeconfig)
-        parts[Part("claim checks")] = lambda: check_claims(node, partial(_fetch_claim, node, claims))
+        fetch = partial(_fetch_claim, node, claims)
+        parts[Part("claim checks")] = lambda: check_claims(node, fetch)
         parts[Part("claim status writer")] = lambda: keep_claim_status(node, claims, options.kubeconfig)
+    if options.registers:
+        parts[Part("dra server")] = lambda: keep_dra_driver(node, options, fetch, ours)
     return parts
 
 

@@ -25,6 +25,7 @@ from gpuplane.cli.serving import serve
 from gpuplane.core.config.flags import FLAG_BY_NAME
 from gpuplane.core.config.flagvalues import add_arguments, flag_text_or_default, flag_texts_by_name, use_two_dashes
 from gpuplane.core.config.resolve import resolve_settings
+from gpuplane.core.dra.names import POD_UID
 from gpuplane.core.strict import InvalidInput
 from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.hook import INSTALLED
@@ -145,6 +146,12 @@ def _parser() -> Parser:
         metavar="NAME",
         help="the name of the configuration to use; it replaces the name in the Node's label",
     )
+    own.add_argument(
+        "--pod-uid",
+        metavar="UID",
+        help="the UID of the agent's pod, so that a new agent may start beside the old one in an upgrade: the DRA "
+             "sockets are named after it; environment POD_UID; default: sockets with fixed names",
+    )  # fmt: skip
     theirs = parser.add_argument_group(
         "options of NVIDIA's device plugin", "The command line has priority over the environment."
     )
@@ -175,6 +182,7 @@ def _options(
         state_dir=arguments.state_dir,
         config=source,
         node_name=said("node-name"),
+        pod_uid=_pod_uid(arguments.pod_uid, environment),
         node_label=said("node-label"),
         kubeconfig=Path(said("kubeconfig")) if said("kubeconfig") else None,
         metrics=_address(arguments.metrics_address),
@@ -224,6 +232,13 @@ def _cdi_dir(said: str | None, machine: str) -> Path | None:
 def _counters(said: str | None, environment: Mapping[str, str]) -> Path | None:
     path = environment.get("DCGM_EXPORTER_COLLECTORS", "") if said is None else said
     return Path(path) if path else None
+
+
+def _pod_uid(said: str | None, environment: Mapping[str, str]) -> str:
+    uid = environment.get("POD_UID", "") if said is None else said
+    if uid and not POD_UID.fullmatch(uid):
+        raise ValueError(f"--pod-uid (environment POD_UID) must be the UID of a pod, a UUID, not {uid!r}")
+    return uid
 
 
 def _address(text: str) -> tuple[str, int] | None:

@@ -47,7 +47,7 @@ class Watcher:
         self.registered: dict[Path, pb.PluginInfo] = {}
         self.asked: list[tuple[float, Path, pb.PluginInfo]] = []
         self.refusal = ""
-        self._known: dict[Path, int] = {}
+        self._known: dict[Path, tuple[int, int]] = {}
 
     async def __aenter__(self) -> "Watcher":
         self._task = asyncio.create_task(self._watch())
@@ -60,15 +60,16 @@ class Watcher:
 
     async def _watch(self) -> None:
         while True:
-            found = {}
+            found: dict[Path, tuple[int, int]] = {}  # numbers of inodes are used again
             with suppress(FileNotFoundError):
-                found = {each: each.stat().st_ino for each in self.directory.iterdir() if each.name[0] != "."}
-            for path in [each for each, inode in self._known.items() if found.get(each) != inode]:
+                there = {each: each.stat() for each in self.directory.iterdir() if each.name[0] != "."}
+                found = {path: (each.st_ino, each.st_ctime_ns) for path, each in there.items()}
+            for path in [each for each, known in self._known.items() if found.get(each) != known]:
                 del self._known[path]
                 self.registered.pop(path, None)
-            for path, inode in found.items():
+            for path, identity in found.items():
                 if path not in self._known and await self._register(path):
-                    self._known[path] = inode
+                    self._known[path] = identity
             await asyncio.sleep(0.01)
 
     async def _register(self, path: Path) -> bool:

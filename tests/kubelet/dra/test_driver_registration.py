@@ -15,13 +15,10 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.kubelet.dra import registration
-from gpuplane.kubelet.dra.health import HealthServer
+from gpuplane.kubelet.dra.health import HealthServer, add_health
 from gpuplane.kubelet.dra.registration import PluginSockets, register_driver
 from gpuplane.kubelet.protocols import drahealth_pb2
-from gpuplane.kubelet.protocols.drahealth_pb2_grpc import (
-    DRAResourceHealthStub,
-    add_DRAResourceHealthServicer_to_server,
-)
+from gpuplane.kubelet.protocols.drahealth_pb2_grpc import DRAResourceHealthStub
 from gpuplane.model.facts import ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DRA_PLUGIN, KUBELET_LOCK, TurnStatus
@@ -61,7 +58,7 @@ async def serving(node: Node, sockets: PluginSockets, **how: Any) -> AsyncIterat
     """The driver, until the block ends. Its service is that of health."""
 
     def add(server: grpc.aio.Server) -> None:
-        add_DRAResourceHealthServicer_to_server(HealthServer(node, "n1"), server)
+        add_health(HealthServer(node, "n1"), server)
 
     task = asyncio.create_task(register_driver(node, sockets, add, RESTS, **how))
     try:

@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.kubelet.dra.health import HealthServer
+from gpuplane.kubelet.dra.health import HealthServer, add_health
 from gpuplane.kubelet.protocols import drahealth_pb2 as pb
-from gpuplane.kubelet.protocols.drahealth_pb2_grpc import (
-    DRAResourceHealthStub,
-    add_DRAResourceHealthServicer_to_server,
-)
+from gpuplane.kubelet.protocols.drahealth_pb2_grpc import DRAResourceHealthStub
 from gpuplane.kubelet.sockets import serve_at
 from gpuplane.model.facts import ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault
@@ -37,7 +34,7 @@ async def root() -> AsyncIterator[Path]:
 @asynccontextmanager
 async def serving(node: Node, root: Path, keep_alive: float = 30.0) -> AsyncIterator[Path]:
     server = HealthServer(node, "n1", keep_alive)
-    async with serve_at(root / "dra.sock", partial(add_DRAResourceHealthServicer_to_server, server)):
+    async with serve_at(root / "dra.sock", partial(add_health, server)):
         yield root / "dra.sock"
 
 

@@ -14,6 +14,9 @@ DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 KUBERNETES_UID = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 """A UID that may be part of a file name. API servers make UUIDs."""
 
+POD_UID = re.compile(r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}")
+"""A pod's UID, which is part of the names of our sockets: a UUID, of static pods without hyphens."""
+
 MAX_POOL_NAME = 253
 """Characters."""
 

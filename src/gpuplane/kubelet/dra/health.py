@@ -13,7 +13,10 @@ import grpc
 from gpuplane.core.dra.healthlist import ClaimDeviceHealth, claim_device_health
 from gpuplane.core.serving import may_serve
 from gpuplane.kubelet.protocols import drahealth_pb2 as pb
-from gpuplane.kubelet.protocols.drahealth_pb2_grpc import DRAResourceHealthServicer
+from gpuplane.kubelet.protocols.drahealth_pb2_grpc import (
+    DRAResourceHealthServicer,
+    add_DRAResourceHealthServicer_to_server,
+)
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 
@@ -44,6 +47,11 @@ class HealthServer(DRAResourceHealthServicer):
             found = claim_device_health(self.node.snapshot, self.node_name)
             sent = sent if found is None else found
             yield _message(sent or (), int(time.time()))
+
+
+def add_health(health: HealthServer, server: grpc.aio.Server) -> None:
+    """Serve the health of devices."""
+    add_DRAResourceHealthServicer_to_server(health, server)
 
 
 def _message(devices: tuple[ClaimDeviceHealth, ...], now: int) -> pb.NodeWatchResourcesResponse:

@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from gpuplane.core.dra.names import POD_UID
 from gpuplane.core.serving import may_register
 from gpuplane.core.text import clip
 from gpuplane.kubelet.protocols import pluginregistration_pb2 as pb
@@ -57,8 +58,6 @@ SERVICES = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 """What we serve. Kubelet takes the first that it knows (pkg/kubelet/cm/dra/plugin/registration.go)."""
 INTERVAL = 1.0  # seconds between two checks of the sockets
 BACKOFF = (0.2, 5.0)  # seconds: the first pause after the service failed, and the longest
-POD_UID = r"[0-9a-f]{8}-?([0-9a-f]{4}-?){3}[0-9a-f]{12}"
-"""A pod's UID: a UUID, of static pods without hyphens."""
 
 log = logging.getLogger(__name__)
 
@@ -91,12 +90,12 @@ class PluginSockets(Value):
     @property
     def registration_names(self) -> re.Pattern[str]:
         """The names that registration sockets of this driver may have, whosever they are."""
-        return re.compile(rf"{re.escape(self.driver)}(-{POD_UID})?-reg\.sock")
+        return re.compile(rf"{re.escape(self.driver)}(-{POD_UID.pattern})?-reg\.sock")
 
     @property
     def service_names(self) -> re.Pattern[str]:
         """The names that service sockets may have, whosever they are."""
-        return re.compile(rf"dra(-{POD_UID})?\.sock")
+        return re.compile(rf"dra(-{POD_UID.pattern})?\.sock")
 
 
 class ServiceLost(Exception):
@@ -200,7 +199,7 @@ class Driver(RegistrationServicer):
     def _check_turn(self) -> None:
         """Raises ServiceLost if another program serves this driver, or it is not our turn."""
         if not self.may_serve():
-            raise ServiceLost("another agent holds the lock on kubelet's directory")
+            raise ServiceLost("this agent does not hold the lock on kubelet's directory: see the part kubelet lock")
         if not may_register(self.node.snapshot):
             raise ServiceLost("this agent is stopping: it no longer registers with kubelet")
         if other := self._other_server():

@@ -27,10 +27,19 @@ from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
 from gpuplane.core.telemetry.agentmetrics import metrics
 from gpuplane.kubelet.plugin import _list_response
-from gpuplane.model.config import MemorySharedResource, NodeObjectRequests, ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import (
+    DraSettings,
+    MemorySharedResource,
+    NodeObjectRequests,
+    ReplicatedResource,
+    Settings,
+    Sharing,
+)
 from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import (
     AllocationsListed,
+    ClaimPrepareRequested,
+    ClaimUnprepareRequested,
     ConfigLoaded,
     DevicesObserved,
     DrainRequested,
@@ -71,6 +80,7 @@ from gpuplane.model.status import (
 from gpuplane.model.views import Reason
 from tests.core.containers.documents import CONTROL
 from tests.core.containers.documents import DRIVER as INSTALLED
+from tests.core.dra.nodes import claim
 from tests.core.health.histories import Maker
 from tests.core.health.lives import Life
 from tests.golden import Golden
@@ -289,10 +299,13 @@ SHARINGS = (
     Sharing(memory_resources=(MemorySharedResource(name=GPU, rename=f"{GPU}.shared", share_mib=20480),)),
 )
 CONFIGURED = st.builds(
-    lambda mig, lists, sharing: ConfigLoaded(Settings(mig_strategy=mig, device_list_strategy=lists, sharing=sharing)),
+    lambda mig, lists, sharing, dra: ConfigLoaded(
+        Settings(mig_strategy=mig, device_list_strategy=lists, sharing=sharing, dra=DraSettings(enabled=dra))
+    ),
     st.sampled_from(("none", "single", "mixed")),
     st.sampled_from((("cdi-cri",), ("cdi-cri",), ("envvar",), ("auto",))),
     st.sampled_from(SHARINGS),
+    st.booleans(),
 )
 NODES = (
     Device(id="kvm", kind="device-node", device_nodes=("/dev/kvm",)),
@@ -319,6 +332,11 @@ HELD = (
         for id in ("GPU-0", "GPU-1::0", "MIG-1-0", "MIG-2-7")
     ),
 )
+BY_CLAIM = tuple(
+    Allocation(resource="gpu.nvidia.com", devices=(f"GPU-{n}",), holder=PodRef.parse("ns/p/c"), claim="default/a")
+    for n in range(2)
+)
+CLAIMS = tuple(claim(f"uid-{n}", n, name="a", admin=n == 3) for n in range(4))
 TWICE = "k8s.device-plugin.nvidia.com/gpu=GPU-0"
 STATUSES: tuple[tuple[AnyPart, Status], ...] = (
     *((plugin_part(name), Status("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared", KVM, "gpuplane.io/virt")),
@@ -357,7 +375,9 @@ FACTS: st.SearchStrategy[Step] = st.one_of(
     st.sampled_from(STATUSES).map(lambda each: StatusChanged(*each)),
     st.sampled_from(STATUSES).map(lambda each: StatusChanged(each[0], None)),
     st.just(WRITTEN),
-    st.lists(st.sampled_from(HELD), max_size=2).map(lambda held: AllocationsListed(tuple(held), 0.0)),
+    st.lists(st.sampled_from((*HELD, *BY_CLAIM)), max_size=2).map(lambda held: AllocationsListed(tuple(held), 0.0)),
+    st.sampled_from(CLAIMS).map(ClaimPrepareRequested),
+    st.sampled_from(CLAIMS).map(lambda each: ClaimUnprepareRequested(each.claim.uid)),
     st.builds(DrainRequested, DEVICES, st.sampled_from((None, Drain("a fan is loud")))),
     st.sampled_from((None, DriverRelease(until=1e9, reason="a reset"))).map(DriverReleaseRequested),
     st.builds(

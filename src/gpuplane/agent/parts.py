@@ -202,7 +202,9 @@ def serving(
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it
         parts[Part("xids")] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
     if (cdi_dir := options.cdi_dir) is not None:
-        parts[Part("claim files writer")] = lambda: keep_claim_files(node, cdi_dir)
+        parts[Part("claim files writer")] = lambda: keep_claim_files(
+            node, cdi_dir, plugins=options.kubelet_root / "plugins"
+        )
     if (root := options.device_nodes) is not None:
         parts[Part("nodes in /dev")] = lambda: keep_device_nodes(node, root)
     if remembers:

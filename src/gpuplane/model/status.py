@@ -56,9 +56,13 @@ class CdiConflictStatus(Status):
 
 
 class ClaimFilesStatus(Status):
-    """`fingerprints`: UID of a claim → a digest of what its CDI file on disk says."""
+    """`fingerprints`: UID of a claim → a digest of what its CDI file on disk says.
+
+    `metadata_root`: the directory on the host below which files describe devices to containers; "" where there is none.
+    """
 
     fingerprints: Mapping[str, str] = {}
+    metadata_root: str = ""
 
 
 class RefusedClaim(Value):

@@ -11,9 +11,10 @@ from gpuplane.core.containers.cdi.desiredspecs import gpu_spec_options
 from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
 from gpuplane.core.containers.cdi.specstatus import installed_hook_path, spec_fingerprint
 from gpuplane.core.containers.cdi.version import lowest_version
+from gpuplane.core.dra.metadata import metadata_mount, metadata_root
 from gpuplane.core.dra.names import claim_cdi_kind, claim_cdi_name
 from gpuplane.core.view import part_view, view
-from gpuplane.model.cdi import CdiDevice, Spec
+from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.claims import PreparedClaim
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
@@ -26,7 +27,7 @@ NOTHING = SpecBuildResult(spec=None)
 @view
 def claim_specs(snapshot: Snapshot) -> Mapping[str, Spec]:
     """UID of each prepared claim → what its file shall hold; without those that cannot be described now."""
-    return _claim_specs.of(snapshot, snapshot.ledger.claims or {}, _gpu_edits(snapshot))
+    return _claim_specs.of(snapshot, snapshot.ledger.claims or {}, _gpu_edits(snapshot), metadata_root(snapshot))
 
 
 @view
@@ -60,18 +61,24 @@ def _build(machine: Machine, settings: Settings, own_hook_path: str) -> SpecBuil
 
 
 @part_view
-def _claim_specs(claims: Mapping[str, PreparedClaim], gpus: SpecBuildResult) -> Mapping[str, Spec]:
+def _claim_specs(claims: Mapping[str, PreparedClaim], gpus: SpecBuildResult, metadata: str) -> Mapping[str, Spec]:
     if gpus.spec is None:
         return {}
-    found = ((uid, _claim_spec(claim, gpus.spec)) for uid, claim in claims.items())
+    found = ((uid, _claim_spec(claim, gpus.spec, metadata)) for uid, claim in claims.items())
     return {uid: spec for uid, spec in found if spec is not None}
 
 
-def _claim_spec(claim: PreparedClaim, gpus: Spec) -> Spec | None:
+def _claim_spec(claim: PreparedClaim, gpus: Spec, metadata: str) -> Spec | None:
+    """`metadata`: the directory of files that describe devices; "" for none."""
     edits = {device.name: device.container_edits for device in gpus.devices}
     if any(each.unit not in edits for each in claim.devices):
         return None
-    devices = {claim_cdi_name(claim.claim.uid, each.allocated.device): edits[each.unit] for each in claim.devices}
+    devices: dict[str, ContainerEdits] = {}
+    for each in claim.devices:
+        name = claim_cdi_name(claim.claim.uid, each.allocated.device)
+        made = devices.get(name, edits[each.unit])
+        mounts = (metadata_mount(claim, each, metadata),) if metadata else ()
+        devices[name] = made.but(mounts=(*made.mounts, *mounts))
     spec = gpus.but(
         kind=claim_cdi_kind(claim.driver),
         devices=tuple(CdiDevice(name=name, container_edits=device) for name, device in devices.items()),

@@ -7,6 +7,7 @@ by writes nothing. Others write into the directory too, so our files are looked 
 
 import asyncio
 import os
+import shutil
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from gpuplane import files
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprint
 from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.dra.claimspecs import claim_specs
+from gpuplane.core.dra.metadata import Files as Metadata
+from gpuplane.core.dra.metadata import metadata_files
 from gpuplane.core.dra.names import claim_file_name
 from gpuplane.core.serving import standby_reason
 from gpuplane.core.text import format_count, format_json
@@ -40,12 +43,17 @@ class Wanted(NamedTuple):
 
     claims: Mapping[str, PreparedClaim]
     specs: Mapping[str, Spec]
+    metadata: Metadata
     driver: str
 
 
-async def keep_claim_files(node: Node, directory: Path, every: float = 1.0) -> None:
-    """Reconcile the claims' files with the view, for ever, and look at them every so many seconds."""
-    keeper, wait = _Keeper(node, directory), every
+async def keep_claim_files(node: Node, directory: Path, every: float = 1.0, plugins: Path | None = None) -> None:
+    """Reconcile the claims' files with the views, for ever, and look at them every so many seconds.
+
+    `plugins`: kubelet's directory of plugins, in which ours has the files that describe devices; its path here is that
+    on the host. None: there are no such files.
+    """
+    keeper, wait = _Keeper(node, directory, plugins), every
     while True:
         wanted = _wanted(node.snapshot)
         if wanted is not None:
@@ -58,7 +66,7 @@ def _wanted(snapshot: Snapshot) -> Wanted | None:
     settings = snapshot.config.settings
     if standby_reason(snapshot) or settings is None or snapshot.machine is None:
         return None
-    return Wanted(snapshot.ledger.claims or {}, claim_specs(snapshot), settings.dra.driver)
+    return Wanted(snapshot.ledger.claims or {}, claim_specs(snapshot), metadata_files(snapshot), settings.dra.driver)
 
 
 def _changed(seen: Wanted | None, snapshot: Snapshot) -> bool:
@@ -78,24 +86,34 @@ class Seen(Value):
 class _Keeper:
     """One directory, and what our files there were seen to say."""
 
-    def __init__(self, node: Node, directory: Path) -> None:
-        self.node, self.directory = node, directory
+    def __init__(self, node: Node, directory: Path, plugins: Path | None) -> None:
+        self.node, self.directory, self.plugins = node, directory, plugins
         self.files: Mapping[str, Seen] = {}
 
     async def round(self, wanted: Wanted) -> bool:
         """Make the files what they shall be, and tell what they say then; whether that is one and the same."""
         problems = await asyncio.to_thread(self._reconcile, wanted)
-        if not (problems or wanted.claims or self.files or CLAIM_FILES in self.node.snapshot.statuses):
+        settings = self.node.snapshot.config.settings
+        is_used = problems or wanted.claims or self.files or (settings is not None and settings.dra.enabled)
+        if not is_used and CLAIM_FILES not in self.node.snapshot.statuses:
             return True  # this node has no claims
         state: PartState = "failing" if problems else "ok"
         text = join("; ", problems or [f"{self.directory}: {format_count(len(self.files), 'claim')}"])
         found = {uid: spec_fingerprint(seen.spec) for uid, seen in self.files.items() if seen.spec is not None}
-        self.node.apply(StatusChanged(CLAIM_FILES, ClaimFilesStatus(state, text, fingerprints=found)))
+        root = str(metadata_directory(self.plugins, wanted.driver)) if self.plugins is not None else ""
+        self.node.apply(
+            StatusChanged(CLAIM_FILES, ClaimFilesStatus(state, text, fingerprints=found, metadata_root=root))
+        )
         return not problems
 
     def _reconcile(self, wanted: Wanted) -> list[str]:
-        """What was refused. One file costs the others nothing."""
+        """What was refused. One file costs the others nothing. What a specification mounts is there before it."""
         problems = []
+        try:
+            if self.plugins is not None:
+                keep_metadata(metadata_directory(self.plugins, wanted.driver), wanted.metadata)
+        except OSError as error:
+            problems.append(f"{error.filename}: {error.strerror}")
         try:
             self.files = look(self.directory, wanted.driver, self.files)
             changes: dict[str, Spec | None] = dict.fromkeys(self.files.keys() - wanted.claims.keys())
@@ -114,6 +132,27 @@ class _Keeper:
 
     def _says(self, uid: str, spec: Spec) -> bool:
         return uid in self.files and self.files[uid].spec == spec
+
+
+def metadata_directory(plugins: Path, driver: str) -> Path:
+    """Where a driver's files are that describe devices to containers, as kubelet's helper library has them."""
+    return plugins / driver / "dra-device-metadata"
+
+
+def keep_metadata(directory: Path, wanted: Metadata) -> None:
+    """Make the files below a directory what they shall be, and remove those of other claims. Raises OSError."""
+    if not wanted and not directory.exists():
+        return
+    disk.check_trusted(directory)
+    for path, document in wanted.items():
+        file, content = directory / path, format_json(document)
+        if not file.exists() or files.read(file, MAX_BYTES, follow=False) != content:
+            file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            files.replace(file, content, mode=0o644)
+    kept = {path.partition("/")[0] for path in wanted}
+    for name in os.listdir(directory):  # noqa: PTH208 (half the time)
+        if name not in kept:
+            shutil.rmtree(directory / name)
 
 
 def look(directory: Path, driver: str, before: Mapping[str, Seen]) -> Mapping[str, Seen]:

@@ -16,11 +16,20 @@ import grpc
 import pytest
 
 from gpuplane.agent.node import Node
+from gpuplane.core.withholding import withheld_reasons
 from gpuplane.kubelet import podresources, sockets
 from gpuplane.kubelet.podresources import follow_allocations, is_urgent
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
-from gpuplane.model.config import NamingRule, Settings
-from gpuplane.model.facts import AllocateAnswered, ConfigLoaded, LedgerLoaded, MachineObserved, StatusChanged
+from gpuplane.model.claims import AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
+from gpuplane.model.config import DraSettings, NamingRule, Settings
+from gpuplane.model.facts import (
+    AllocateAnswered,
+    ClaimUnprepareRequested,
+    ConfigLoaded,
+    LedgerLoaded,
+    MachineObserved,
+    StatusChanged,
+)
 from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
@@ -503,3 +512,113 @@ async def test_a_kubelet_that_is_silent_at_the_take_over_is_known_by_its_checkpo
     checkpointed(root, LATE)
     node.apply(LedgerLoaded(Ledger()))
     await knows(node, LATE)
+
+
+def claiming(*uses: tuple[str, str, str, str, str]) -> pb.ListPodResourcesResponse:
+    """As kubelet lists claims: (pod, claim, driver, pool, device) of the container main."""
+    pods = []
+    for pod, claim, driver, pool, device in uses:
+        (namespace, _, name), (_, _, claim_name) = pod.partition("/"), claim.partition("/")
+        found = pb.ClaimResource(driver_name=driver, pool_name=pool, device_name=device)
+        dynamic = pb.DynamicResource(claim_name=claim_name, claim_namespace=namespace, claim_resources=[found])
+        containers = [pb.ContainerResources(name="main", dynamic_resources=[dynamic])]
+        pods.append(pb.PodResources(namespace=namespace, name=name, containers=containers))
+    return pb.ListPodResourcesResponse(pod_resources=pods)
+
+
+def claimed(node: Node) -> set[tuple[str, str, tuple[str, ...], str]]:
+    """(pod, claim, devices, driver) of what is listed for claims."""
+    return {
+        (each.encoded_pod, each.claim, each.devices, each.resource)
+        for each in node.snapshot.allocations or ()
+        if each.claim and not each.granted_at
+    }
+
+
+USES = (
+    ("ml/train", "ml/a", "gpu.nvidia.com", "n1/gpu-0", "gpu-0"),
+    ("ml/train", "ml/b", "gpu.example.com", "n1/gpu-1", "gpu-1"),
+    ("ml/train", "ml/c", "gpu.nvidia.com", "n1/gpu-9", "gpu-9"),
+    ("ml/train", "ml/d", "gpu.nvidia.com", "n1", "gpu-1"),
+    ("ml/train", "ml/e", "gpu.nvidia.com", "n1/gpu-1/../x", "x"),
+)
+"""What a container holds of our driver, and four that are no GPUs of this node."""
+
+
+def answering(kubelet: Kubelet, *uses: tuple[str, str, str, str, str]) -> None:
+    """Have kubelet list claims beside its devices."""
+
+    async def answer() -> bytes:
+        both = listing(*kubelet.holdings)
+        both.MergeFrom(claiming(*uses))
+        return both.SerializeToString()
+
+    kubelet.answer = answer
+
+
+async def test_what_claims_hold_is_known_beside_what_plugins_hold(node: Node, kubelet: Kubelet) -> None:
+    """Devices of other drivers, and names that no GPU of this node has, are left out."""
+    kubelet.holdings = [("ml/other", "main", GPU, ("GPU-1",))]
+    answering(kubelet, *USES)
+    async with kubelet.running():
+        assert await node.wait_until(lambda s: bool(s.allocations), DEADLINE)
+        assert claimed(node) == {("ml/train", "ml/a", ("GPU-0",), "gpu.nvidia.com")}
+        assert [each.devices for each in node.snapshot.allocations or () if not each.claim] == [("GPU-1",)]
+
+
+async def test_a_claim_with_admin_access_holds_nothing(node: Node, kubelet: Kubelet) -> None:
+    """As the ledger knows it, which also knows a GPU that is not there any more."""
+    admin = PreparedDevice(AllocatedDevice("gpu", "n1/gpu-0", "gpu-0", is_admin=True), "GPU-0", "x")
+    lost = PreparedDevice(AllocatedDevice("gpu", "n1/gpu-9", "gpu-9"), "GPU-9", "x")
+    claims = {
+        uid: PreparedClaim(ClaimName("ml", uid, uid), "gpu.nvidia.com", (device,))
+        for uid, device in (("a", admin), ("c", lost))
+    }
+    node.apply(LedgerLoaded(Ledger(claims=claims)))
+    answering(kubelet, *USES)
+    async with kubelet.running():
+        assert await node.wait_until(lambda s: bool(claimed(node)), DEADLINE)
+        assert claimed(node) == {("ml/train", "ml/c", ("GPU-9",), "gpu.nvidia.com")}
+
+
+async def test_claims_are_known_before_the_machine_is(kubelet: Kubelet, root: Path) -> None:
+    """And asked about again when it is: nothing that is held is offered in between."""
+    node = Node(Snapshot())
+    answering(kubelet, *USES)
+    task = asyncio.create_task(follow_allocations(node, root))
+    async with kubelet.running():
+        assert await node.wait_until(lambda s: bool(s.allocations), DEADLINE)
+        assert claimed(node) == {
+            ("ml/train", "ml/a", ("GPU-0",), "gpu.nvidia.com"),
+            ("ml/train", "ml/c", ("GPU-9",), "gpu.nvidia.com"),
+        }
+        node.apply(ConfigLoaded(Settings(dra=DraSettings(driver="gpu.example.com"))))
+        node.apply(MachineObserved(Machine(gpus=tuple(Gpu(index=n, uuid=f"GPU-{n}", model="T4") for n in range(3)))))
+        assert await node.wait_until(lambda s: len(claimed(node)) == 1, DEADLINE)
+        assert claimed(node) == {("ml/train", "ml/b", ("GPU-1",), "gpu.example.com")}
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_claim_that_is_prepared_is_not_urgent(node: Node, kubelet: Kubelet) -> None:
+    """Listed or not: kubelet tells of its end. Once it is unprepared its GPU waits for the end of the container."""
+    device = PreparedDevice(AllocatedDevice("gpu", "n1/gpu-0", "gpu-0"), "GPU-0", "x")
+    promise = PreparedClaim(ClaimName("ml", "a", "a"), "gpu.nvidia.com", (device,))
+    node.apply(LedgerLoaded(Ledger(claims={"a": promise})))
+    async with kubelet.running():
+        assert await node.wait_until(lambda s: bool(s.allocations), DEADLINE)
+        assert withheld_reasons(node.snapshot)
+        assert not is_urgent(node.snapshot)
+        answering(kubelet, USES[0])
+        node.apply(AllocateAnswered(GPU, ("GPU-1",)))
+        assert is_urgent(node.snapshot)
+        assert await node.wait_until(lambda s: bool(claimed(node)), DEADLINE)
+        kubelet.holdings = [("ml/other", "main", GPU, ("GPU-1",))]
+        assert await node.wait_until(lambda s: not is_urgent(s), DEADLINE)
+        assert withheld_reasons(node.snapshot)
+        asked = kubelet.asked
+        node.apply(ClaimUnprepareRequested("a"))
+        assert is_urgent(node.snapshot)
+        await kubelet.until_asked(asked + 2)
+        answering(kubelet)
+        assert await node.wait_until(lambda s: not claimed(node), DEADLINE)

@@ -33,6 +33,7 @@ import msgspec
 from google.protobuf.message import DecodeError
 
 from gpuplane import files
+from gpuplane.core.dra.listed import held_unit, naming
 from gpuplane.core.health.reasons import any_device_awaits_container_end
 from gpuplane.core.kinds.table import UNIT_ID_PREFIXES
 from gpuplane.core.partitions.progress import awaits_holders
@@ -92,16 +93,27 @@ async def follow_allocations(node: Node, root: Path) -> None:
 
 def is_urgent(snapshot: Snapshot) -> bool:
     """Whether something waits for the next answer: a device that is withheld because a container holds it in another
-    way, an allocation that kubelet has not listed yet, a fault or a MIG layout that waits for the end of a container,
-    or a resource that another plugin may be allocating."""
+    way, an allocation of a plugin that kubelet has not listed yet, a fault or a MIG layout that waits for the end of a
+    container, or a resource that another plugin may be allocating.
+
+    The end of a claim that is prepared is not waited for: kubelet has it unprepared then.
+    """
     return (
         snapshot.allocations is None
-        or bool(withheld_reasons(snapshot))
+        or _awaits_end_of_pods(snapshot)
         or any_device_awaits_container_end(snapshot)
         or awaits_holders(snapshot)
-        or any(each.granted_at for each in snapshot.allocations or ())
+        or any(each.granted_at and not each.claim for each in snapshot.allocations or ())
         or any(status.state != "ok" for _, status in snapshot.statuses.of_kind("plugin"))
     )
+
+
+def _awaits_end_of_pods(snapshot: Snapshot) -> bool:
+    """Whether a device is withheld for anything but a prepared claim."""
+    prepared = {str(each.claim) for each in (snapshot.ledger.claims or {}).values()}
+    known = {(each.resource, each.holder) for each in snapshot.allocations or () if each.claim in prepared}
+    holders = (reason.holder for reason in withheld_reasons(snapshot).values())
+    return any(each is None or (each.resource, each.pod) not in known for each in holders)
 
 
 def _is_unknown(snapshot: Snapshot) -> bool:
@@ -119,7 +131,7 @@ async def read_allocations(root: Path) -> Allocations | None:
         async with _channel(socket) as channel:
             answer = await PodResourcesListerStub(channel).List(pb.ListPodResourcesRequest(), timeout=ANSWER_TIMEOUT)
             if answer is not None:
-                return _decode_list(answer)
+                return _decode_list(answer, Snapshot())
     except (grpc.aio.AioRpcError, OSError):
         pass
     try:
@@ -146,6 +158,7 @@ class PodResourcesClient:
         self.not_listed: Allocations = ()  # what was held before that, and it has not listed
         self.share_layouts: dict[HeldIds, EncodedLayout] = {}  # by the environment of their containers
         self.taken_over_at = -TAKEOVER_PERIOD  # when this agent took over from another
+        self.named_by: object = None  # by what the devices of claims were named in the last answer; None: it had none
 
     async def poll(self) -> None:
         """Poll the kubelet that is there until another is. Raises the error that came instead of an answer."""
@@ -159,7 +172,10 @@ class PodResourcesClient:
                     not await self.node.wait_until(_is_unknown, SHORT_INTERVAL)
                     and self.node.now() - self.taken_over_at > TAKEOVER_PERIOD
                 ):
-                    await self.node.wait_until(is_urgent, LONG_INTERVAL - SHORT_INTERVAL)
+                    await self.node.wait_until(self._is_urgent, LONG_INTERVAL - SHORT_INTERVAL)
+
+    def _is_urgent(self, snapshot: Snapshot) -> bool:
+        return is_urgent(snapshot) or (self.named_by is not None and self.named_by != naming(snapshot))
 
     async def _list_once(self, lister: "PodResourcesListerAsyncStub", current: SocketIdentity) -> bool:
         """Request one list. False if another kubelet is there now."""
@@ -173,7 +189,8 @@ class PodResourcesClient:
             return True  # requested while another agent could still allocate devices
         if was_unknown and self.kubelet_identity is not None:
             self.taken_over_at = asked_at
-        held = _decode_list(answer)
+        held = _decode_list(answer, self.node.snapshot)
+        self.named_by = naming(self.node.snapshot) if _has_claims(answer) else None
         if current != self.kubelet_identity:
             self.kubelet_started_at = asked_at - (_socket_age(current) if self.kubelet_identity is None else 0)
             self.kubelet_identity, self.not_listed = current, self._held_before()
@@ -266,18 +283,39 @@ def _held_ids(allocation: Allocation) -> HeldIds:
     return allocation.holder.container, allocation.resource, allocation.devices
 
 
-def _decode_list(answer: pb.ListPodResourcesResponse) -> Allocations:
-    """Kubelet lists each device by itself."""
-    return _merge(
-        (
-            PodRef(namespace=pod.namespace, name=pod.name, container=container.name),
-            devices.resource_name,
-            devices.device_ids,
-        )
+def _decode_list(answer: pb.ListPodResourcesResponse, snapshot: Snapshot) -> Allocations:
+    """Kubelet lists each device by itself. `snapshot`: what tells the GPUs of claims."""
+    of_plugins = _merge(
+        (_holder(pod, container), devices.resource_name, devices.device_ids)
         for pod in answer.pod_resources
         for container in pod.containers
         for devices in container.devices
     )
+    return (*of_plugins, *_merge_claims(answer, snapshot))
+
+
+def _merge_claims(answer: pb.ListPodResourcesResponse, snapshot: Snapshot) -> Allocations:
+    """One allocation for each container and claim, and always in the same order."""
+    held: dict[tuple[PodRef, str, str], set[str]] = {}
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            for claim in container.dynamic_resources:
+                name = f"{claim.claim_namespace}/{claim.claim_name}"
+                for each in claim.claim_resources:
+                    if unit := held_unit(snapshot, name, each.driver_name, each.pool_name, each.device_name):
+                        held.setdefault((_holder(pod, container), each.driver_name, name), set()).add(unit)
+    return tuple(
+        Allocation(resource=driver, devices=tuple(sorted(units)), holder=holder, claim=claim)
+        for (holder, driver, claim), units in sorted(held.items(), key=lambda each: tuple(map(str, each[0])))
+    )
+
+
+def _has_claims(answer: pb.ListPodResourcesResponse) -> bool:
+    return any(container.dynamic_resources for pod in answer.pod_resources for container in pod.containers)
+
+
+def _holder(pod: pb.PodResources, container: pb.ContainerResources) -> PodRef:
+    return PodRef(namespace=pod.namespace, name=pod.name, container=container.name)
 
 
 def _decode_checkpoint(content: bytes) -> Allocations:

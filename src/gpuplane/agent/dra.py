@@ -72,4 +72,7 @@ async def _serve(node: Node, options: "Options", driver: str, fetch: Fetch, may_
         add_health(health, server)
 
     sockets = PluginSockets(options.kubelet_root.absolute(), driver, options.pod_uid)
-    await register_driver(node, sockets, add, may_serve=may_serve)
+    try:
+        await register_driver(node, sockets, add, may_serve=may_serve)
+    finally:
+        claims.forget_refused()

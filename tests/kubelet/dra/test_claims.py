@@ -15,9 +15,11 @@ import pytest
 
 from gpuplane.agent.node import Node
 from gpuplane.core.dra.preparing import is_claim_gone
+from gpuplane.core.reports.claims import report_claims
 from gpuplane.host.cdi.claimfiles import keep_claim_files
 from gpuplane.host.state import keep_stored, load
-from gpuplane.kubelet.dra.server import MOST_CLAIMS, Claims, add_plugin
+from gpuplane.kubelet.dra import server
+from gpuplane.kubelet.dra.server import MOST_CLAIMS, MOST_REFUSED, Claims, add_plugin
 from gpuplane.kubelet.protocols import dra_v1_pb2 as v1
 from gpuplane.kubelet.protocols import dra_v1beta1_pb2 as v1beta1
 from gpuplane.kubelet.protocols.dra_v1_pb2_grpc import DRAPluginStub as V1Stub
@@ -28,6 +30,7 @@ from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LedgerLoaded, 
 from gpuplane.model.machine import Fault
 from gpuplane.model.reasons import Reason
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CLAIM_REQUESTS
 from tests.core.dra.nodes import DRA, MACHINE, claim
 from tests.kubelet.dra.kubelet import connected, kubelet_root, until
 
@@ -354,3 +357,29 @@ async def test_a_device_is_free_for_the_next_claim_after_unprepare(root: Path) -
         shutil.rmtree(root / "cdi")
         (root / "cdi").mkdir()
         await until(lambda: len(agent.files) == 2)  # it comes back by itself
+
+
+def in_vain(agent: Agent) -> dict[str, str]:
+    """UID → code of the claims that kubelet asks for in vain, as `gpuplane claims` shows them."""
+    return {each.uid: each.code for each in report_claims(agent.node.snapshot) if each.state == "refused"}
+
+
+async def test_a_claim_that_is_refused_is_shown_until_it_is_not(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each by itself; what kubelet asks for no more is forgotten, and so are the oldest of many."""
+    async with running(root, ApiServer(claim(A, 0), claim(B, 0))) as agent:
+        await prepare(agent, A)
+        await prepare(agent, B, C, "no/uid")
+        assert in_vain(agent) == {B: "claim-device-in-use", C: "claim-not-found"}
+        await unprepare(agent, A, C)
+        assert in_vain(agent) == {B: "claim-device-in-use"}
+        await prepare(agent, B)
+        assert in_vain(agent) == {}
+        assert CLAIM_REQUESTS not in agent.node.snapshot.statuses
+
+        await prepare(agent, *(f"c{n}" for n in range(MOST_REFUSED + 10)))
+        assert len(in_vain(agent)) == MOST_REFUSED
+        monkeypatch.setattr(server, "REFUSED_FOR", 0.0)
+        await prepare(agent, C)
+        assert in_vain(agent) == {C: "claim-not-found"}
+        agent.claims.forget_refused()
+        assert in_vain(agent) == {}

@@ -12,7 +12,7 @@ Unprepare gets nothing but names, for the claim may not exist any more: one that
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
@@ -34,17 +34,19 @@ from gpuplane.kubelet.protocols.dra_v1_pb2_grpc import add_DRAPluginServicer_to_
 from gpuplane.kubelet.protocols.dra_v1beta1_pb2_grpc import DRAPluginServicer as V1Beta1Servicer
 from gpuplane.kubelet.protocols.dra_v1beta1_pb2_grpc import add_DRAPluginServicer_to_server as add_v1beta1
 from gpuplane.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable, PreparedDevice
-from gpuplane.model.facts import ClaimPrepareRequested, ClaimUnprepareRequested
+from gpuplane.model.facts import ClaimPrepareRequested, ClaimUnprepareRequested, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.reasons import Reason, ReasonCode
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import DRA_PLUGIN
+from gpuplane.model.status import CLAIM_REQUESTS, DRA_PLUGIN, ClaimRequestsStatus, RefusedClaim
 from gpuplane.model.views import LogSubject
 
 DEADLINE = 40.0  # seconds until a claim is answered; kubelet waits 45 s
 MOST_CLAIMS = 128
 """Claims of one request. Kubelet asks for those of one pod (pkg/kubelet/cm/dra/manager.go)."""
 LONGEST_ERROR = 1000  # characters
+MOST_REFUSED = 64  # claims that are remembered as refused
+REFUSED_FOR = 600.0  # seconds; kubelet asks again after 70 to 90 s (observed on kubelet 1.36.2)
 LONGEST_NAME = 253  # characters of a claim's name (RFC 1123)
 DNS_SUBDOMAIN = re.compile(rf"{DNS_LABEL.pattern}(\.{DNS_LABEL.pattern})*")
 SUBJECT = LogSubject(part=DRA_PLUGIN.name)
@@ -71,11 +73,41 @@ class Claims:
 
     async def prepare(self, claims: Iterable[ClaimName]) -> Mapping[str, Devices | Reason]:
         """UID → what each claim gets."""
-        return await self._answer_each("Prepare", "claim-not-prepared", claims, self._prepare)
+        asked = [*claims]
+        answers = await self._answer_each("Prepare", "claim-not-prepared", asked, self._prepare)
+        now, by_uid = self.node.now(), {each.uid: each for each in asked if _is_valid(each)}
+        refused = {uid: why for uid, why in answers.items() if isinstance(why, Reason) and uid in by_uid}
+        self._report_refused(
+            answers.keys(),
+            {
+                uid: RefusedClaim(by_uid[uid].namespace, by_uid[uid].name, why.code, clip(why.text, LONGEST_ERROR), now)
+                for uid, why in refused.items()
+            },
+        )
+        return answers
 
     async def unprepare(self, claims: Iterable[ClaimName]) -> Mapping[str, Reason | None]:
         """UID → why a claim is not unprepared; None if it is."""
-        return await self._answer_each("Unprepare", "claim-not-removed", claims, self._unprepare)
+        answers = await self._answer_each("Unprepare", "claim-not-removed", claims, self._unprepare)
+        self._report_refused(answers.keys(), {})
+        return answers
+
+    def _report_refused(self, answered: Collection[str], refused: Mapping[str, RefusedClaim]) -> None:
+        """Report which claims kubelet asks for in vain: these, of those that were just answered."""
+        status = self.node.snapshot.statuses.of(CLAIM_REQUESTS)
+        before = status.refused if status is not None else {}
+        oldest = self.node.now() - REFUSED_FOR
+        kept = {uid: each for uid, each in before.items() if uid not in answered and each.asked_at > oldest}
+        left = dict([*kept.items(), *refused.items()][-MOST_REFUSED:])
+        if left != before:
+            shown = ClaimRequestsStatus(
+                "ok", "kubelet asks for claims that are refused: see gpuplane claims", refused=left
+            )
+            self.node.apply(StatusChanged(CLAIM_REQUESTS, shown if left else None))
+
+    def forget_refused(self) -> None:
+        """Report none: kubelet's requests are answered no more."""
+        self.node.apply(StatusChanged(CLAIM_REQUESTS, None))
 
     async def _answer_each(
         self, method: str, failure: ReasonCode, claims: Iterable[ClaimName], answer: Callable[[ClaimName], Awaitable[A]]

@@ -56,7 +56,7 @@ MACHINES = (
 CLAIMS = tuple(
     claim(f"{name}-{time}", *gpus, name=name, admin=name == "watch")
     for name, gpus in (("a", (0,)), ("b", (0, 1)), ("c", (1, 2)), ("d", (3,)), ("watch", (0, 3)))
-    for time in (1, 2)
+    for time in (1, 2, 3)
 )
 
 
@@ -73,10 +73,12 @@ class Site:
         self.cdi.mkdir(mode=0o755)
         self.now = 100.0
         self.answers: dict[str, PreparedClaim] = {}  # what kubelet was told, until it is unprepared
+        self.asked: set[str] = set()  # what kubelet wants to be prepared
         self.leaving: set[str] = set()  # of which kubelet wants to be rid
         self.containers: dict[str, Allocation] = {}  # what containers hold, by who
         self.gone: set[str] = set()  # what was unprepared, and not asked for again
         self.api: dict[str, AllocatedClaim] = {}  # the claims that exist, by name
+        self.deleted: set[str] = set()  # UIDs, which never come again
         self.start()
 
     def start(self) -> None:
@@ -104,10 +106,10 @@ class Site:
     def prepare(self, asked: AllocatedClaim, *, starts: bool) -> None:
         """Kubelet asks; where it is answered, the containers start, or not yet."""
         uid = asked.claim.uid
-        if uid in self.leaving:
+        if uid in self.leaving or not self.create(asked):
             return
-        self.api[asked.claim.name] = asked
         self.gone.discard(uid)
+        self.asked.add(uid)
         if prepare_problem(self.snapshot, asked) is None:
             self.apply(ClaimPrepareRequested(asked))
         self.answer(uid)
@@ -116,6 +118,20 @@ class Site:
             units = tuple(each.unit for each in self.answers[uid].devices if not each.allocated.is_admin)
             if units:
                 self.containers[uid] = Allocation(DRIVER, units, holder=pod, claim=f"default/{asked.claim.name}")
+
+    def create(self, wanted: AllocatedClaim) -> bool:
+        """Have a claim in the API server, in the place of another of its name; whether it is there."""
+        if wanted.claim.uid in self.deleted:
+            return False
+        if self.api.get(wanted.claim.name) != wanted:
+            self.delete(wanted.claim.name)
+        self.api[wanted.claim.name] = wanted
+        return True
+
+    def delete(self, name: str) -> None:
+        """Remove a claim from the API server."""
+        if (gone := self.api.pop(name, None)) is not None:
+            self.deleted.add(gone.claim.uid)
 
     def answer(self, uid: str) -> None:
         """What kubelet is told of a claim, where its promise can be used."""
@@ -126,6 +142,7 @@ class Site:
     def unprepare(self, uid: str) -> None:
         """The last pod of a claim has ended."""
         self.containers.pop(uid, None)
+        self.asked.discard(uid)
         if uid in self.answers:
             self.leaving.add(uid)
         self.apply(ClaimUnprepareRequested(uid))
@@ -138,6 +155,7 @@ class Site:
             found = self.api.get(promised.claim.name)
             if found is None or is_over(promised, found):
                 self.answers.pop(uid, None)
+                self.asked.discard(uid)
                 self.apply(ClaimUnprepareRequested(uid))
         exist = {each.claim.uid for each in self.api.values()}
         assert doubtful_claims(self.snapshot).unlisted.keys() <= exist
@@ -167,7 +185,7 @@ class Site:
 
     def answer_all(self) -> None:
         """Each Prepare and Unprepare that waits."""
-        for uid in self.snapshot.ledger.claims or {}:
+        for uid in self.asked:
             self.answer(uid)
         for uid in tuple(self.leaving):
             if is_claim_gone(self.snapshot, uid):
@@ -197,7 +215,7 @@ class Site:
                     assert owners.setdefault(each.unit, uid) == uid
         for holder, held in self.containers.items():
             if held.resource == GPU:
-                taken = [owners[id] for id in held.devices if owners.get(id) in self.answers]
+                taken = [owners[id] for id in held.devices if owners.get(id) in self.answers.keys() - self.leaving]
                 assert taken == [], holder
         for uid, promised in self.answers.items():
             if uid not in self.leaving:
@@ -317,9 +335,9 @@ def test_claims_in_any_history(unsynced: None, operations: list[tuple[str, int]]
                 case "end pod":
                     site.containers.pop(f"GPU-{number}", None)
                 case "delete":
-                    site.api.pop(CLAIMS[number].claim.name, None)
+                    site.delete(CLAIMS[number].claim.name)
                 case "create again":
-                    site.api[CLAIMS[number].claim.name] = CLAIMS[number]
+                    site.create(CLAIMS[number])
                 case "check":
                     site.check_with_api()
         site.end()

@@ -193,17 +193,24 @@ class Writer:
         return self._identity() == self._known and all(map(os.path.lexists, there))
 
     def write(self, ledger: Ledger) -> OSError | None:
-        """Write what is not written yet; the first problem, None where all is on disk."""
+        """Write what is not written yet; the first problem, None where all is on disk.
+
+        Claims that are over go first, and before they are gone nothing is promised: their devices may be in a new one.
+        """
         try:
             if not self.intact():
                 self._make_again()
             files.sync_directory(self.directory)
         except OSError as error:
             return error
-        problem = None
-        parts = ledger_parts(ledger)
-        for part in (*parts, *(self._written.keys() - parts.keys())):
-            value = parts.get(part)
+        problem, parts = None, ledger_parts(ledger)
+        for part in self._written.keys() - parts.keys():
+            try:
+                _write(self.directory, part, None, ledger.boot_id)
+            except OSError as error:
+                return error
+            del self._written[part]
+        for part, value in parts.items():
             if self._written.get(part, DOUBT) != value:
                 self._written[part] = DOUBT
                 try:
@@ -212,8 +219,6 @@ class Writer:
                     problem = problem or error
                 else:
                     self._written[part] = value
-                    if part not in parts:  # a claim that is over
-                        del self._written[part]
                     self.share_layouts = (value or {},) if part == "cuts" else self.share_layouts
         return problem
 

@@ -1,7 +1,7 @@
 """Who manages which field of an object: server-side apply, and what every other write means for it.
 
-As in structured-merge-diff, with two simplifications: a list is one field (the real server merges conditions, and
-other lists that have keys, item by item), and of an object without `managedFields` nobody manages anything.
+As in structured-merge-diff, with two simplifications: a list is one field, unless it comes as a map from what tells an
+item apart to the item (`Shapes.keyed`), and of an object without `managedFields` nobody manages anything.
 
 - An apply says all that its manager means. What it meant before and means no more goes, unless another manages it too.
 - An apply that changes what another manages is a conflict; with `force` it takes these fields over. Two managers that
@@ -15,8 +15,12 @@ import copy
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gpuplane.sandbox.apiserver.objects import Json, StatusError
 
+ITEM = "k:"
+"""How the key of an item begins, in a list that comes as a map."""
 Field = tuple[str, ...]
 Fields = frozenset[Field]
 
@@ -106,7 +110,7 @@ def _encode(fields: Fields) -> Json:
     for each in sorted(fields):
         at = encoded
         for key in each:
-            at = at.setdefault(f"f:{key}", {})
+            at = at.setdefault(key if key.startswith(ITEM) else f"f:{key}", {})
     return encoded
 
 
@@ -117,7 +121,7 @@ def _decode(encoded: Json, at: Field = ()) -> Iterator[Field]:
 
 
 def _conflict(taken: Mapping[Manager, Fields]) -> StatusError:
-    named = {other: [f".{'.'.join(each)}" for each in sorted(fields)] for other, fields in sorted(taken.items())}
+    named = {other: [_show(each) for each in sorted(fields)] for other, fields in sorted(taken.items())}
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {other}", "field": field}
         for other, fields in named.items()
@@ -131,6 +135,18 @@ def _conflict(taken: Mapping[Manager, Fields]) -> StatusError:
         )
         text = f"{len(causes)} conflicts: " + "\n".join(parts)
     return StatusError(409, "Conflict", f"Apply failed with {text}", details={"causes": causes})
+
+
+def _show(field: Field) -> str:
+    """A field as messages name it: .status.devices[device="d0",driver="a.b",pool="p"].data."""
+    shown = ""
+    for key in field:
+        if key.startswith(ITEM):
+            names = msgspec.json.decode(key.removeprefix(ITEM)).items()
+            shown += "[" + ",".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in names) + "]"
+        else:
+            shown += f".{key}"
+    return shown
 
 
 def _merge(old: Any, new: Any) -> Any:

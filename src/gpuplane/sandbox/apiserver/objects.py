@@ -16,8 +16,9 @@ PATH = re.compile(
     r"(?P<prefix>/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]+))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?"
 )
-KINDS = {"nodes": "Node", "pods": "Pod", "events": "Event", "namespaces": "Namespace"}
-KINDS |= {"resourceslices": "ResourceSlice", "resourceclaims": "ResourceClaim", "nodefeatures": "NodeFeature"}
+KINDS = {"nodefeatures": "NodeFeature", "deviceclasses": "DeviceClass", "resourceclaims": "ResourceClaim"}
+KINDS |= {"resourceclaimtemplates": "ResourceClaimTemplate", "resourceslices": "ResourceSlice"}
+"""Plural → kind, where the kind is not simply the singular."""
 
 
 class StatusError(Exception):
@@ -28,6 +29,7 @@ class StatusError(Exception):
     ) -> None:
         super().__init__(message)
         self.code, self.reason, self.details, self.metadata = code, reason, details, metadata
+        self.warnings: tuple[str, ...] = ()
 
     def status(self) -> Json:
         """The Status object that says so."""
@@ -55,6 +57,16 @@ class ResourcePath(msgspec.Struct, frozen=True):
         """apiVersion."""
         return self.prefix.removeprefix("/apis/").removeprefix("/api/")
 
+    @property
+    def group(self) -> str:
+        """The API group; "" for the core group."""
+        return self.version.rpartition("/")[0]
+
+    @property
+    def resource(self) -> str:
+        """How messages name the collection: resourceslices.resource.k8s.io."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
     def contains(self, other: "ResourcePath") -> bool:
         """Whether an object's place is in this collection."""
         return (self.prefix, self.plural) == (other.prefix, other.plural) and self.namespace in ("", other.namespace)
@@ -67,6 +79,11 @@ class Change(msgspec.Struct, frozen=True):
     path: ResourcePath
     old: Json | None
     new: Json | None
+
+
+def details_of(path: ResourcePath) -> Json:
+    """The details of a Status about an object."""
+    return {"name": path.name} | ({"group": path.group} if path.group else {}) | {"kind": path.plural}
 
 
 def parse_path(path: str) -> ResourcePath:
@@ -88,13 +105,13 @@ class Objects:
 
     def has(self, path: ResourcePath) -> bool:
         """Whether an object is there."""
-        return path in self._objects
+        return msgspec.structs.replace(path, subresource="") in self._objects
 
     def get(self, path: ResourcePath) -> Json:
         """One object. Raises Refusal."""
         found = self._objects.get(msgspec.structs.replace(path, subresource=""))
         if found is None:
-            raise StatusError(404, "NotFound", f'{path.plural} "{path.name}" not found')
+            raise StatusError(404, "NotFound", f'{path.resource} "{path.name}" not found', details=details_of(path))
         return found
 
     def list(self, path: ResourcePath) -> Iterator[Json]:

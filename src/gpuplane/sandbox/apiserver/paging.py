@@ -15,7 +15,9 @@ from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, Stat
 
 EXPIRED_TEXT = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
-    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results."
+    "the continue parameter, or use the continue token in this response to retrieve the remainder of the results. "
+    "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
+    "deleted between the time the first chunk was returned and now may show up in the list."
 )
 NEWEST = -1
 
@@ -57,12 +59,23 @@ def page(objects: Objects, path: ResourcePath, query: Mapping[str, str], chosen:
 
 
 def _requested_version(objects: Objects, query: Mapping[str, str]) -> int:
-    wanted = query.get("resourceVersion", "")
-    version = _number(wanted, "resourceVersion")
+    try:
+        version = parse_version(query.get("resourceVersion", ""))
+    except ValueError as error:
+        raise StatusError(400, "BadRequest", f"invalid resource version: {error}") from None
     if version > objects.version:
         text = f"Timeout: Too large resource version: {version}, current: {objects.version}"
-        raise StatusError(504, "Timeout", text)
+        cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+        raise StatusError(504, "Timeout", text, details={"causes": [cause], "retryAfterSeconds": 1})
     return version if query.get("resourceVersionMatch") == "Exact" else objects.version
+
+
+def parse_version(text: str) -> int:
+    """A resourceVersion that a client names. Raises ValueError, in the server's words."""
+    if text and not (text.isascii() and text.isdecimal()):
+        cause = f'strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise ValueError(f'resourceVersion: Invalid value: "{text}": {cause}')
+    return int(text or 0)
 
 
 def _number(text: str, name: str) -> int:

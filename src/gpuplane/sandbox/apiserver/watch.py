@@ -1,10 +1,11 @@
 """One open watch: which changes a client is told, and when its stream ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 
 from gpuplane.sandbox.apiserver.http import Request
 from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, ResourcePath, StatusError, matches
+from gpuplane.sandbox.apiserver.paging import parse_version
 
 
 class Watcher:
@@ -16,14 +17,26 @@ class Watcher:
 
     def start(self, objects: Objects) -> None:
         """Queue what has to be heard first. An expired version is told in the stream, after a 200, as the real server
-        tells it (apiserver/pkg/storage/cacher/cacher.go, newErrWatcher)."""
-        version = self._query("resourceVersion")
-        if version in ("", "0"):
+        tells it (apiserver/pkg/storage/cacher/cacher.go, newErrWatcher). Raises StatusError for what is no watch."""
+        try:
+            version = parse_version(self._query("resourceVersion"))
+        except ValueError as error:
+            raise StatusError(500, "", str(error)) from None
+        initial = self._query("sendInitialEvents") == "true"
+        if initial and self._query("resourceVersionMatch") != "NotOlderThan":
+            text = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
+            cause = {"reason": "FieldValueForbidden", "message": text, "field": "resourceVersionMatch"}
+            details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": [cause]}
+            text = f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: {text}'
+            raise StatusError(422, "Invalid", text, details=details)
+        if not version or initial:
             for each in objects.list(self.path):
                 self.queue_change(None, each)
+            if initial:
+                self.queue_bookmark(objects.version, {"k8s.io/initial-events-end": "true"})
             return
         try:
-            self.queue_changes(objects.changes_since(self.path, int(version)))
+            self.queue_changes(objects.changes_since(self.path, version))
         except StatusError as refusal:
             self.queue_end(refusal)
 
@@ -37,14 +50,19 @@ class Watcher:
         """Queue one change. An object that begins to match was added, one that ceases to was deleted."""
         was, now = (matches(each, self._query("fieldSelector"), self._query("labelSelector")) for each in (old, new))
         kind = {(False, True): "ADDED", (True, True): "MODIFIED", (True, False): "DELETED"}.get((was, now))
-        if kind is not None:
-            self.queue.put_nowait({"type": kind, "object": requested_form(self._request, new if now else old)})
+        if kind is None:
+            return
+        told = new if now else old
+        if told is old and new is not None and old is not None:  # as it was, at the version at which it ceased
+            told = {**old, "metadata": {**old["metadata"], "resourceVersion": new["metadata"]["resourceVersion"]}}
+        self.queue.put_nowait({"type": kind, "object": requested_form(self._request, told)})
 
-    def queue_bookmark(self, version: int) -> None:
+    def queue_bookmark(self, version: int, annotations: Mapping[str, str] | None = None) -> None:
         """Queue a bookmark where it is wanted."""
         if self._query("allowWatchBookmarks") == "true":
             head = {"kind": self.path.kind, "apiVersion": self.path.version}
-            metadata = {"resourceVersion": str(version), "creationTimestamp": None}
+            metadata: Json = {"resourceVersion": str(version), "creationTimestamp": None}
+            metadata |= {"annotations": dict(annotations)} if annotations else {}
             self.queue.put_nowait({"type": "BOOKMARK", "object": {**head, "metadata": metadata}})
 
     def queue_end(self, refusal: StatusError | None = None) -> None:

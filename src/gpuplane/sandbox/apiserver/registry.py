@@ -1,0 +1,439 @@
+"""What requests make of objects: what a client sends becomes an object of its kind, is checked, and is kept.
+
+The order is the real server's (apiserver/pkg/registry/generic/registry/store.go): decode, set defaults, compare names,
+preconditions, drop the fields of gates that are off, check, keep. What changes nothing makes no version. Of a kind that
+is in no table, what is sent is kept, and metadata alone is checked.
+"""
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import yaml
+
+from gpuplane.sandbox.apiserver.fieldmanagers import Manager, apply, update
+from gpuplane.sandbox.apiserver.http import Request
+from gpuplane.sandbox.apiserver.kinds import Kind, Write
+from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError, details_of, matches, parse_path
+from gpuplane.sandbox.apiserver.paging import page
+from gpuplane.sandbox.apiserver.patches import MERGE_KEYS, json_patch, merge_patch
+from gpuplane.sandbox.apiserver.resourceapi import KINDS
+from gpuplane.sandbox.apiserver.schema import invalid_metadata, undeclared_field
+from gpuplane.sandbox.apiserver.shapes import DecodeError, format_time
+from gpuplane.sandbox.apiserver.watch import requested_form
+
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+JSON_PATCH, APPLY = "application/json-patch+json", "application/apply-patch+yaml"
+PATCH_MERGE_KEYS: dict[str, Mapping[str, str]] = {MERGE: {}, STRATEGIC: MERGE_KEYS}
+"""Content type → by which fields lists are merged."""
+BODIES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+LONGEST_MANAGER = 128
+STATUS_APART = ("nodes", "pods")
+"""Whose status a write of the object does not change, of the kinds in no table."""
+OWN_METADATA = (
+    "uid", "resourceVersion", "creationTimestamp", "generation", "deletionTimestamp", "deletionGracePeriodSeconds",
+    "namespace",
+)  # fmt: skip
+"""What the server alone says in the metadata of an object."""
+NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""Of what the server appends to a generateName (apimachinery/pkg/util/rand)."""
+
+
+class Answer(NamedTuple):
+    """What a client is told. `warnings`: for people, in headers."""
+
+    code: int
+    body: Any
+    warnings: tuple[str, ...] = ()
+
+
+class Registry:
+    """The objects of a server and the rules for their writes. `publish` keeps an object (None: deletes it) and tells
+    the watchers; `now` is the time."""
+
+    def __init__(
+        self,
+        objects: Objects,
+        publish: Callable[[ResourcePath, Json | None], Json | None],
+        gates_off: frozenset[str],
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.objects, self._publish, self._gates_off, self.now = objects, publish, gates_off, now
+
+    def respond(self, request: Request) -> Answer:
+        """The answer to a request that is no watch. Raises StatusError."""
+        _check_accepted(request)
+        where = parse_path(request.path)
+        kind = kind_at(where)
+        match request.method:
+            case "GET" if not where.name:
+                return self._list(request, where)
+            case "GET":
+                return Answer(200, requested_form(request, self.objects.get(where)))
+            case "POST" if where.subresource == "eviction":
+                return self._evict(where)
+            case "POST":
+                return self._create(where, kind, request)
+            case "PATCH" if content_type(request) == APPLY:
+                return self._apply(where, kind, request)
+            case "PUT" | "PATCH":
+                return self._change(where, kind, request)
+            case "DELETE" if not where.name:
+                return self._delete_collection(where, kind, request)
+            case "DELETE":
+                return Answer(200, self._delete(where, kind, request))
+        raise StatusError(405, "MethodNotAllowed", f"{request.method} is not supported")
+
+    def normalized(self, path: ResourcePath, found: Json) -> Json:
+        """An object as it would be kept if somebody wrote it, without a check. Raises StatusError."""
+        kind = kind_at(path)
+        return found if kind is None else self._decode(kind, found, "Ignore").object
+
+    def _list(self, request: Request, path: ResourcePath) -> Answer:
+        items, metadata = self._chosen(path, request.query)
+        partial = "as=PartialObjectMetadataList" in request.headers.get("accept", "")
+        head = {"kind": f"{path.kind}List", "apiVersion": path.version}
+        if partial:
+            head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
+        return Answer(200, {**head, "metadata": metadata, "items": [requested_form(request, each) for each in items]})
+
+    def _chosen(self, path: ResourcePath, query: Mapping[str, str]) -> tuple[list[Json], Json]:
+        """The objects that a request chooses, and the metadata of their list."""
+        fields, labels = query.get("fieldSelector", ""), query.get("labelSelector", "")
+        check_selector(path, fields)
+        found = page(self.objects, path, query, lambda each: matches(each, fields, labels))
+        return list(found.items), found.metadata
+
+    def _create(self, path: ResourcePath, kind: Kind | None, request: Request) -> Answer:
+        body = _body(path, request)
+        decoded = self._decode_body(path, kind, body, request)
+        metadata = decoded.object.setdefault("metadata", {})
+        if not metadata.get("name") and metadata.get("generateName"):
+            metadata["name"] = metadata["generateName"] + "".join(secrets.choice(NAME_LETTERS) for _ in range(5))
+        path = msgspec.structs.replace(path, name=metadata.get("name", ""))
+        with decoded.warned():
+            new = self._checked(path, kind, None, decoded.object)
+            if self.objects.has(path):
+                raise _refuse(409, "AlreadyExists", path, "already exists")
+        new = _managed(kind, None, new, _manager(path, request, "Update"))
+        return Answer(201, self._keep(path, None, new, request.query), decoded.warnings)
+
+    def _evict(self, path: ResourcePath) -> Answer:
+        """The Eviction API without disruption budgets: the pod is deleted. Raises StatusError."""
+        pod = msgspec.structs.replace(path, subresource="")
+        self.objects.get(pod)
+        self._publish(pod, None)
+        return Answer(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+
+    def _change(self, path: ResourcePath, kind: Kind | None, request: Request) -> Answer:
+        old, body = self._patched(path, request) if request.method == "PATCH" else (None, _body(path, request))
+        decoded = self._decode_body(path, kind, body, request)
+        metadata = decoded.object.get("metadata") or {}
+        if metadata.get("name", path.name) != path.name:
+            text = f"the name of the object ({metadata['name']}) does not match the name on the URL ({path.name})"
+            raise StatusError(400, "BadRequest", text)
+        with decoded.warned():
+            old = old or self.objects.get(path)
+            _check_versions(path, metadata, old["metadata"])
+            new = self._checked(path, kind, old, _within(path, kind, old, decoded.object))
+        new = _managed(kind, old, new, _manager(path, request, "Update"))
+        return Answer(200, self._keep(path, old, new, request.query), decoded.warnings)
+
+    def _patched(self, path: ResourcePath, request: Request) -> tuple[Json, Json]:
+        """An object, and what a patch makes of it."""
+        patch = content_type(request)
+        if patch != JSON_PATCH and patch not in PATCH_MERGE_KEYS:
+            raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
+        old, body = self.objects.get(path), _body(path, request)
+        if patch == JSON_PATCH:
+            return old, json_patch(old, body)
+        return old, merge_patch(old, body, {} if kind_at(path) else PATCH_MERGE_KEYS[patch])
+
+    def _apply(self, path: ResourcePath, kind: Kind | None, request: Request) -> Answer:
+        """Server-side apply: it makes what is not there."""
+        live = self.objects.get(path) if self.objects.has(path) else None
+        if live is None and path.subresource:
+            raise _refuse(404, "NotFound", path, "not found")
+        body: Json = yaml.safe_load(request.body)
+        _check_apply(path, kind, request, body, live)
+        if _is_status_apart(path, kind):
+            body = {key: value for key, value in body.items() if (key == "status") <= (path.subresource == "status")}
+        force = request.query.get("force") in ("true", "1")
+        manager = _manager(path, request, "Apply")
+        if kind is None:
+            new = apply(live, body, manager, force=force)
+            return Answer(
+                201 if live is None else 200, self._keep(path, live, self._checked(path, None, live, new), {})
+            )
+        keyed = [kind.shapes.keyed(kind.name, each) for each in (live, body)]
+        new = kind.shapes.unkeyed(kind.name, apply(keyed[0], keyed[1], manager, force=force))
+        decoded = self._decode(kind, new, "Ignore").object
+        new = self._checked(path, kind, live, decoded if live is None else _within(path, kind, live, decoded))
+        new["metadata"]["managedFields"] = decoded["metadata"].get("managedFields", [])
+        return Answer(201 if live is None else 200, self._keep(path, live, new, request.query))
+
+    def _delete(self, path: ResourcePath, kind: Kind | None, request: Request) -> Json:
+        """Delete an object, or mark it where finalizers hold it. The object as it was last."""
+        old, options = self.objects.get(path), _options(request)
+        shown = f"{path.kind}{'.' if path.group else ''}{path.group}"
+        for name, key in (("UID", "uid"), ("ResourceVersion", "resourceVersion")):
+            wanted, found = (options.get("preconditions") or {}).get(key), old["metadata"][key]
+            if wanted not in (None, found):
+                became = "deleted and then recreated" if key == "uid" else "modified"
+                text = f"the {name} in the precondition ({wanted}) does not match the {name} in record ({found})"
+                text = f"{text}. The object might have been {became}"
+                text = f'Operation cannot be fulfilled on {shown} "{path.name}": {text}'
+                details = {**details_of(path), "kind": path.kind}
+                raise StatusError(409, "Conflict", text, details=details)
+        if request.query.get("dryRun"):
+            return old
+        if kind is not None and old["metadata"].get("finalizers"):
+            if old["metadata"].get("deletionTimestamp"):
+                return old
+            marked = {"deletionTimestamp": format_time(self.now()), "deletionGracePeriodSeconds": 0}
+            return self._publish(path, {**old, "metadata": {**old["metadata"], **marked}}) or {}
+        self._publish(path, None)
+        return self.objects.history[-1].old or {}
+
+    def _delete_collection(self, path: ResourcePath, kind: Kind | None, request: Request) -> Answer:
+        items, metadata = self._chosen(path, request.query)
+        for each in items:
+            place = {"namespace": each["metadata"].get("namespace", ""), "name": each["metadata"]["name"]}
+            self._delete(msgspec.structs.replace(path, **place), kind, request)
+        head = {"kind": f"{path.kind}List", "apiVersion": path.version, "metadata": metadata}
+        return Answer(200, {**head, "items": items})
+
+    def _decode_body(self, path: ResourcePath, kind: Kind | None, body: Json, request: Request) -> "_Body":
+        """What a client sent, as an object of its kind, with the warnings for its author. Raises StatusError."""
+        if kind is None:
+            return _Body(body, ())
+        if not isinstance(body, dict) or (body.get("apiVersion"), body.get("kind")) != (kind.version, kind.name):
+            raise StatusError(400, "BadRequest", _wrong_kind(kind, body))
+        decoded = self._decode(kind, body, request.query.get("fieldValidation", "Warn"))
+        sent = decoded.object["metadata"].get("namespace", "")
+        if sent not in ("", path.namespace):
+            text = "the namespace of the provided object does not match the namespace sent on the request"
+            raise StatusError(400, "BadRequest", text)
+        return decoded
+
+    def _decode(self, kind: Kind, body: Json, validation: str) -> "_Body":
+        prefix = f'{kind.name} in version "{kind.version.rpartition("/")[2]}" cannot be handled as a {kind.name}'
+        try:
+            decoded = kind.shapes.decode(kind.name, body, format_time(self.now()))
+        except DecodeError as error:
+            raise StatusError(400, "BadRequest", f"{prefix}: {error}") from None
+        unknown = tuple(f'unknown field "{each}"' for each in decoded.unknown)
+        if unknown and validation == "Strict":
+            raise StatusError(400, "BadRequest", f"{prefix}: strict decoding error: {', '.join(unknown)}")
+        warnings = (*(unknown if validation == "Warn" else ()), *kind.warn(decoded.object))
+        return _Body(decoded.object, warnings)
+
+    def _checked(self, path: ResourcePath, kind: Kind | None, old: Json | None, new: Json) -> Json:
+        """An object that is about to be kept: without what is switched off, with its metadata, and legal.
+
+        Raises StatusError."""
+        if kind is None:
+            if wrong := invalid_metadata(new):
+                raise StatusError(422, "Invalid", f'{path.kind} "{path.name}" is invalid: {wrong}')
+            return new
+        off = self._gates_off - kind.shapes.gates_of(kind.name, old)  # what an object has, it keeps
+        new = kind.shapes.without(kind.name, new, off)
+        new["metadata"] = self._metadata(path, kind, old, new)
+        spaces = parse_path(f"/api/v1/namespaces/{path.namespace or 'default'}")
+        labels = self.objects.get(spaces)["metadata"].get("labels") if self.objects.has(spaces) else None
+        write = Write(new, old, path.subresource, labels or {})
+        kind.prepare(write)
+        if old is not None and kind.counts_generation and new["spec"] != old["spec"]:
+            new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
+        causes = [each._asdict() for each in kind.validate(write)]
+        if causes:
+            group = kind.version.partition("/")[0]
+            texts = [f"{each['field']}: {each['message']}" for each in causes]
+            text = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+            details = {"name": path.name, "group": group, "kind": kind.name, "causes": causes}
+            text = f'{kind.name}.{group} "{path.name}" is invalid: {text}'
+            raise StatusError(422, "Invalid", text, details=details)
+        return new
+
+    def _metadata(self, path: ResourcePath, kind: Kind, old: Json | None, new: Json) -> Json:
+        """The metadata of an object, with what the server alone says."""
+        metadata = {key: value for key, value in new["metadata"].items() if key not in OWN_METADATA}
+        if old is not None:
+            return metadata | {key: old["metadata"][key] for key in OWN_METADATA if key in old["metadata"]}
+        generation = {"generation": 1} if kind.counts_generation else {}
+        namespace = {"namespace": path.namespace} if path.namespace else {}
+        return metadata | {"creationTimestamp": format_time(self.now())} | generation | namespace
+
+    def _keep(self, path: ResourcePath, old: Json | None, new: Json, query: Mapping[str, str]) -> Json:
+        """Keep what a request makes of an object. What changes nothing makes no version."""
+        if old is not None and new == old:
+            return old
+        if query.get("dryRun"):
+            return {**new, "kind": path.kind, "apiVersion": path.version}
+        if old is not None and old["metadata"].get("deletionTimestamp") and not new["metadata"].get("finalizers"):
+            self._publish(path, None)
+            return new
+        return self._publish(path, new) or {}
+
+
+class _Body(NamedTuple):
+    """What a client sent, and the warnings for its author."""
+
+    object: Json
+    warnings: tuple[str, ...]
+
+    @contextmanager
+    def warned(self) -> Iterator[None]:
+        """Whoever is refused is warned, too."""
+        try:
+            yield
+        except StatusError as error:
+            error.warnings = self.warnings
+            raise
+
+
+def kind_at(path: ResourcePath) -> Kind | None:
+    """The kind of what is at a path; None where it is in no table."""
+    kind = KINDS.get(path.plural)
+    return kind if kind is not None and kind.version == path.version else None
+
+
+def check_selector(path: ResourcePath, fields: str) -> None:
+    """Whether a field selector names fields that can be selected. Raises StatusError."""
+    kind = kind_at(path)
+    for term in filter(None, fields.split(",")) if kind else ():
+        name = term.partition("=")[0].rstrip("!")
+        if kind is not None and name not in kind.selectors:
+            group, _, version = kind.version.partition("/")
+            text = f"field label not supported for {group}/{version}, Kind={kind.name}: {name}"
+            raise StatusError(400, "BadRequest", text)
+
+
+def content_type(request: Request) -> str:
+    """What a client says that it sends."""
+    return request.headers.get("content-type", "").partition(";")[0].strip()
+
+
+def _body(path: ResourcePath, request: Request) -> Any:
+    """What a client sent, decoded. Raises StatusError."""
+    kind = content_type(request)
+    if request.method in ("POST", "PUT") and kind not in ("", *BODIES):
+        text = "the body of the request was in an unknown format - accepted media types include: "
+        raise StatusError(415, "UnsupportedMediaType", text + ", ".join(BODIES))
+    try:
+        return yaml.safe_load(request.body) if kind.endswith("yaml") else msgspec.json.decode(request.body)
+    except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
+        text = f"the object provided is unrecognized (must be of type {path.kind}): couldn't get version/kind; {error}"
+        raise StatusError(400, "BadRequest", text) from None
+
+
+def _check_accepted(request: Request) -> None:
+    """Whether the client takes an answer that the server can give. Raises StatusError."""
+    wanted = [each.partition(";")[0].strip() for each in request.headers.get("accept", "*/*").split(",")]
+    if not any(each in ("*/*", "application/*", *BODIES) for each in wanted):
+        known = ", ".join((*BODIES, *(f"{each};stream=watch" for each in BODIES[::2])))
+        text = f"406: Not Acceptable\n\nAvailable representations: {known}"
+        raise StatusError(406, "NotAcceptable", text)
+
+
+def _options(request: Request) -> Json:
+    """The DeleteOptions of a request."""
+    try:
+        options = msgspec.json.decode(request.body) if request.body else {}
+    except msgspec.DecodeError as error:
+        raise StatusError(400, "BadRequest", f"the DeleteOptions are no JSON: {error}") from None
+    return options if isinstance(options, dict) else {}
+
+
+def _wrong_kind(kind: Kind, body: Any) -> str:
+    version, name = (body.get("apiVersion"), body.get("kind")) if isinstance(body, dict) else (None, None)
+    if not version or not name:
+        return f"the object provided is unrecognized (must be of type {kind.name}): couldn't get version/kind"
+    if version != kind.version:
+        return f"the API version in the data ({version}) does not match the expected API version ({kind.version})"
+    group, _, short = kind.version.partition("/")
+    types = f"({short}.{name}) to ({group.partition('.')[0]}.{kind.name})"
+    return f'{name} in version "{short}" cannot be handled as a {kind.name}: converting {types}: unknown conversion'
+
+
+def _managed(kind: Kind | None, old: Json | None, new: Json, manager: Manager) -> Json:
+    """An object after a write that is no apply, with its managers."""
+    if kind is None:
+        return update(old, new, manager)
+    keyed_old, keyed_new = (kind.shapes.keyed(kind.name, each) for each in (old, new))
+    managed: Json = kind.shapes.unkeyed(kind.name, update(keyed_old, keyed_new, manager))
+    return managed
+
+
+def _check_versions(path: ResourcePath, sent: Json, found: Json) -> None:
+    """Whether a client means the object that is there. Raises StatusError."""
+    if sent.get("uid") not in (None, found["uid"]):
+        place = "/".join(filter(None, (path.plural, path.namespace, path.name)))
+        text = (
+            f"StorageError: invalid object, Code: 4, Key: /registry/{place}, ResourceVersion: 0, AdditionalErrorMsg: "
+            f"Precondition failed: UID in precondition: {sent['uid']}, UID in object meta: {found['uid']}"
+        )
+    elif sent.get("resourceVersion") not in (None, found["resourceVersion"]):
+        text = "the object has been modified; please apply your changes to the latest version and try again"
+    else:
+        return
+    raise StatusError(
+        409,
+        "Conflict",
+        f'Operation cannot be fulfilled on {path.resource} "{path.name}": {text}',
+        details=details_of(path),
+    )
+
+
+def _check_apply(path: ResourcePath, kind: Kind | None, request: Request, body: Json, live: Json | None) -> None:
+    """Whether an apply is one. Raises StatusError, and DecodeError."""
+    if not request.query.get("fieldManager"):
+        required = "Required value: is required for apply patch"
+        cause = {"reason": "FieldValueRequired", "message": required, "field": "fieldManager"}
+        details = {"group": "meta.k8s.io", "kind": "PatchOptions", "causes": [cause]}
+        text = f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {required}'
+        raise StatusError(422, "Invalid", text, details=details)
+    metadata = body.get("metadata") or {}
+    if "managedFields" in metadata:
+        raise StatusError(400, "BadRequest", "metadata.managedFields must be nil")
+    if (body.get("apiVersion"), body.get("kind")) != (path.version, path.kind):
+        raise StatusError(400, "BadRequest", "the apiVersion and kind of the body are not those of the path")
+    if metadata.get("name") != path.name:
+        raise StatusError(400, "BadRequest", "the name of the object does not match the name on the URL")
+    if kind is None:
+        unknown = undeclared_field(path.version, path.kind, body)
+    else:
+        unknown = next((f".{each}" for each in kind.shapes.decode(kind.name, body, "").unknown), "")
+    if unknown:
+        where = f"({path.namespace}/{path.name}; {path.version}, Kind={path.kind})"
+        text = f"failed to create typed patch object {where}: {unknown}: field not declared in schema"
+        raise StatusError(500, "", text)
+    for key in ("uid", "resourceVersion"):
+        if metadata.get(key) not in (None, (live or {}).get("metadata", {}).get(key)):
+            text = "no existing object was found" if live is None else "the object has been modified"
+            raise StatusError(409, "Conflict", f'{path.plural} "{path.name}": {key} {metadata[key]}: {text}')
+
+
+def _is_status_apart(path: ResourcePath, kind: Kind | None) -> bool:
+    return path.plural in STATUS_APART if kind is None else kind.status_apart
+
+
+def _within(path: ResourcePath, kind: Kind | None, old: Json, new: Json) -> Json:
+    """What a write makes of an object: `…/status` changes its status alone, and every other write all but it."""
+    if path.subresource == "status":
+        return {**old, "status": new.get("status")}
+    apart = _is_status_apart(path, kind) and "status" in old
+    return {**new, "status": old.get("status")} if apart else new
+
+
+def _refuse(code: int, reason: str, path: ResourcePath, text: str) -> StatusError:
+    return StatusError(code, reason, f'{path.resource} "{path.name}" {text}', details=details_of(path))
+
+
+def _manager(path: ResourcePath, request: Request, operation: str) -> Manager:
+    """Who writes: whom the request names, else the program of its User-Agent (managedfields/fieldmanager.go)."""
+    name = request.query.get("fieldManager") or request.headers.get("user-agent", "").partition("/")[0]
+    return Manager(name[:LONGEST_MANAGER] or "unknown", operation, path.version, path.subresource)

@@ -28,6 +28,7 @@ from gpuplane.apiserver.nodefeature import NodeFeature
 from gpuplane.apiserver.nodemetadata import MigState, NodeMetadata
 from gpuplane.apiserver.pods import watch_pods
 from gpuplane.apiserver.report import report_conditions
+from gpuplane.apiserver.slices import publish_slices
 from gpuplane.apiserver.startuptaint import StartupTaint
 from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.core.labels.featurelabels import feature_labels
@@ -222,6 +223,7 @@ def serving(
         mig_state = MigState(options.node_name)
         parts[Part("mig state writer")] = lambda: keep(node, mig_state, options.kubeconfig)
         parts[Part("startup taint writer")] = lambda: keep(node, taint, options.kubeconfig)
+        parts[Part("slice writer")] = lambda: publish_slices(node, options.node_name, options.kubeconfig)
         claims = ClaimReader(options.kubeconfig)
         fetch = partial(_fetch_claim, node, claims)
         parts[Part("claim checks")] = lambda: check_claims(node, fetch)

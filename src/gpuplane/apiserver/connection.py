@@ -23,7 +23,7 @@ import time
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import httpx2
 import msgspec
@@ -115,6 +115,20 @@ class Event(msgspec.Struct):
 
 class _Kind(msgspec.Struct):
     type: str
+
+
+class ListOf(msgspec.Struct, Generic[T]):
+    """The objects of a collection at one of its versions, decoded into structs of one's own."""
+
+    metadata: ListMetadata
+    items: list[T]
+
+
+class EventOf(msgspec.Struct, Generic[T]):
+    """One line of a watch of such objects."""
+
+    type: str
+    object: T
 
 
 class _Cause(msgspec.Struct):
@@ -215,6 +229,13 @@ async def list_objects(client: httpx2.AsyncClient, path: str, fields: str) -> Ob
         page = {"limit": f"{PAGE}", "continue": found.metadata.continue_token}
 
 
+async def list_whole(client: httpx2.AsyncClient, path: str, fields: str, shape: type[T]) -> ListOf[T]:
+    """The objects of a small collection, each decoded into a struct that has some of its fields. Raises Away."""
+    request = client.build_request("GET", path, params={"fieldSelector": fields}, headers={"Accept": JSON})
+    async with _within_deadline(client), _open_response(client, request) as answer:
+        return msgspec.json.decode(await _read_body(answer), type=ListOf[shape])  # type: ignore[valid-type]
+
+
 async def get_object(client: httpx2.AsyncClient, path: str, shape: type[T]) -> T:
     """One object, decoded into a struct that has some of its fields. Raises Away."""
     request = client.build_request("GET", path, headers={"Accept": "application/json"})
@@ -229,18 +250,20 @@ async def send_object(
     body: Any = None,
     content_type: str = "",
     parameters: Mapping[str, str] = {},
-) -> None:
+    shape: type[T] | None = None,
+) -> T | None:
     """Create an object in a collection, change one by a patch (a strategic merge patch by default), or delete one.
     Raises Away.
 
-    After an Away without a code it is not known whether the server has done it.
+    After an Away without a code it is not known whether the server has done it. `shape`: a struct with some fields of
+    the object, into which it is decoded as the server keeps it; None: nobody wants to know.
     """
     kind = content_type or (STRATEGIC_PATCH if method == "PATCH" else JSON)
     headers = {"Accept": JSON, "Content-Type": kind}
     content = b"" if body is None else msgspec.json.encode(body)
     request = client.build_request(method, path, params=dict(parameters), content=content, headers=headers)
-    async with _within_deadline(client), _open_response(client, request):
-        pass  # the answer is not read
+    async with _within_deadline(client), _open_response(client, request) as answer:
+        return None if shape is None else msgspec.json.decode(await _read_body(answer), type=shape)
 
 
 async def apply_object(
@@ -308,22 +331,43 @@ async def watch_objects(
 ) -> AsyncIterator[AsyncIterator[Event]]:
     """The changes of a collection after a version, until the stream ends. Entered once it is open. Raises Away."""
     life = random.uniform(*STREAM_LIFETIME)  # noqa: S311 (spreads load; no secret)
-    watch = {
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "resourceVersion": version,
-        "timeoutSeconds": str(math.ceil(life)),
-    }
+    request = _metadata_request(client, path, "PartialObjectMetadata", fields, _watch(version, life), STREAM_TIMEOUT)
+    async with _open_stream(client, request, life) as answer:
+        yield _decode_events(answer, Event)
+
+
+@asynccontextmanager
+async def watch_whole(
+    client: httpx2.AsyncClient, path: str, fields: str, version: str, shape: type[T], lifetime: tuple[float, float]
+) -> AsyncIterator[AsyncIterator[EventOf[T]]]:
+    """The same of whole objects, each decoded into a struct that has some of its fields; for as long as that."""
+    life = random.uniform(*lifetime)  # noqa: S311 (spreads load; no secret)
+    request = client.build_request(
+        "GET",
+        path,
+        params={"fieldSelector": fields, **_watch(version, life)},
+        headers={"Accept": JSON},
+        timeout=httpx2.Timeout(REQUEST_TIMEOUT, read=STREAM_TIMEOUT),
+    )
+    async with _open_stream(client, request, life) as answer:
+        yield _decode_events(answer, EventOf[shape])  # type: ignore[valid-type]
+
+
+def _watch(version: str, life: float) -> Mapping[str, str]:
+    """The parameters of a watch."""
+    bounds = {"resourceVersion": version, "timeoutSeconds": str(math.ceil(life))}
+    return {"watch": "true", "allowWatchBookmarks": "true", **bounds}
+
+
+@asynccontextmanager
+async def _open_stream(
+    client: httpx2.AsyncClient, request: httpx2.Request, life: float
+) -> AsyncIterator[httpx2.Response]:
     try:
-        async with (
-            asyncio.timeout(life + STREAM_OVERTIME),
-            _open_response(
-                client, _metadata_request(client, path, "PartialObjectMetadata", fields, watch, STREAM_TIMEOUT)
-            ) as answer,
-        ):
-            yield _decode_events(answer)
+        async with asyncio.timeout(life + STREAM_OVERTIME), _open_response(client, request) as answer:
+            yield answer
     except TimeoutError:
-        log.debug("a watch of %s exceeded its timeout", path)
+        log.debug("a watch of %s exceeded its timeout", request.url.path)
 
 
 async def _read_body(answer: httpx2.Response) -> bytes:
@@ -364,13 +408,13 @@ def _url(answer: httpx2.Response) -> str:
     return str(answer.url.copy_with(query=None))
 
 
-async def _decode_events(answer: httpx2.Response) -> AsyncIterator[Event]:
+async def _decode_events(answer: httpx2.Response, shape: type[T]) -> AsyncIterator[T]:
     try:
         async for line in _read_lines(answer):
             if msgspec.json.decode(line, type=_Kind).type == "ERROR":
                 log.debug("a watch ended: %r", line)
                 return
-            yield msgspec.json.decode(line, type=Event)
+            yield msgspec.json.decode(line, type=shape)
     except (httpx2.HTTPError, msgspec.DecodeError) as error:
         log.debug("a watch ended: %r", error)
 

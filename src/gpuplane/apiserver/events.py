@@ -83,7 +83,7 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
             try:
                 async with connect(kubeconfig) as client:
                     for event in fresh:
-                        await _send_event(client, name, event, told, node.now())
+                        await send_event(client, name, event, told, node.now())
                         _mark_sent(last, now, event.devices)
             except ApiServerError as error:
                 node.apply(StatusChanged(EVENTS, Status("failing", str(error))))
@@ -111,7 +111,7 @@ def _mark_sent(
             sent.pop(device, None)
 
 
-async def _send_event(
+async def send_event(
     client: "AsyncClient", name: str, event: NodeEvent, sent: dict[EventKey, SentEvent], now: float
 ) -> None:
     """Create an Event, or count one of ours up. Raises Away; what was sent before that is in `sent`."""

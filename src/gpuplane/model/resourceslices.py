@@ -5,6 +5,7 @@ Fields are those of resource.k8s.io/v1
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from gpuplane.model.config import TaintEffect
 from gpuplane.model.value import Value
@@ -59,3 +60,26 @@ class ResourceSlice(Value):
     pool: str
     devices: tuple[SliceDevice, ...]
     allocated: frozenset[str] = frozenset()
+
+
+class KeptSlice(Value):
+    """A slice as the API server has it. `owner`: the UID of the Node that owns it; "" where that is none.
+
+    `spec`: JSON, as the server writes it.
+    """
+
+    name: str
+    uid: str
+    version: str  # its resourceVersion
+    owner: str
+    spec: Mapping[str, Any]
+
+
+class ServerAbilities(Value):
+    """What an API server makes of slices. `keeps_taints`: None while that is not known.
+
+    `takes_soft_taints`: taints of effect None are 1.35's; a server before that refuses a slice that has one.
+    """
+
+    keeps_taints: bool | None = None
+    takes_soft_taints: bool = True

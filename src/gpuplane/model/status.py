@@ -81,6 +81,16 @@ class ClaimRequestsStatus(Status):
     refused: Mapping[str, RefusedClaim] = {}
 
 
+class SlicesStatus(Status):
+    """`published`: names of the ResourceSlices that shall be published. `differing`: name of one → the fields in which
+    the API server has it otherwise. `withdrawn`: devices that are not published because a taint was not kept.
+    """
+
+    published: tuple[str, ...] = ()
+    differing: Mapping[str, tuple[str, ...]] = {}
+    withdrawn: tuple[str, ...] = ()
+
+
 class CdiHookStatus(Status):
     """`path`: of our hook on the host; "" where it cannot be called."""
 
@@ -150,6 +160,7 @@ PartKind = Literal[
     "claims",
     "dra plugin",
     "pods",
+    "slices",
     "process metrics",
     # what the agent runs: such a part has a status only while it fails
     "allocatable",
@@ -185,6 +196,7 @@ PartKind = Literal[
     "release",
     "samples",
     "sampling",
+    "slice writer",
     "startup taint writer",
     "status",
     "store",
@@ -202,6 +214,7 @@ STATUS_TYPES: Mapping[PartKind, type[Status]] = {
     "cdi hook": CdiHookStatus,
     "claim files": ClaimFilesStatus,
     "claim requests": ClaimRequestsStatus,
+    "slices": SlicesStatus,
     "mps daemon": MpsDaemonStatus,
     "mps upkeep": ComputeModeStatus,
     "time slices": TimeSliceStatus,
@@ -280,6 +293,7 @@ CLAIM_STATUS: Part[Status] = Part("claim status")
 CLAIM_REQUESTS: Part[ClaimRequestsStatus] = Part("claim requests")
 CLAIM_FILES: Part[ClaimFilesStatus] = Part("claim files")
 DRA_PLUGIN: Part[Status] = Part("dra plugin")
+SLICES: Part[SlicesStatus] = Part("slices")
 PROCESS_METRICS: Part[Status] = Part("process metrics")
 
 

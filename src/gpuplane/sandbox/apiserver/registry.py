@@ -38,6 +38,8 @@ OWN_METADATA = (
     "namespace",
 )  # fmt: skip
 """What the server alone says in the metadata of an object."""
+LONGEST_GENERATED = 63
+"""Letters of a generated name."""
 NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 """Of what the server appends to a generateName (apimachinery/pkg/util/rand)."""
 
@@ -112,7 +114,8 @@ class Registry:
         decoded = self._decode_body(path, kind, body, request)
         metadata = decoded.object.setdefault("metadata", {})
         if not metadata.get("name") and metadata.get("generateName"):
-            metadata["name"] = metadata["generateName"] + "".join(secrets.choice(NAME_LETTERS) for _ in range(5))
+            random = "".join(secrets.choice(NAME_LETTERS) for _ in range(5))
+            metadata["name"] = metadata["generateName"][: LONGEST_GENERATED - 5] + random
         path = msgspec.structs.replace(path, name=metadata.get("name", ""))
         with decoded.warned():
             new = self._checked(path, kind, None, decoded.object)

@@ -1,0 +1,150 @@
+"""What kube-controller-manager does for claims, beside the sandbox's API server: claims of pods come and go with them.
+
+- For a pod that names a template it makes a claim, and tells the pod the claim's name.
+- A reservation ends with its pod. With the last one the claim's allocation ends, and the finalizer of the scheduler.
+- A claim that was made for a pod goes when that pod is gone or done.
+
+Sources: pkg/controller/resourceclaim/controller.go; a claim of a template as Kubernetes 1.36.2 made it. Left out:
+events, claims of workloads, extended resources.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import msgspec
+
+from gpuplane.sandbox.apiserver.http import Request
+from gpuplane.sandbox.apiserver.objects import Json, StatusError, parse_path
+from gpuplane.sandbox.apiserver.server import ApiServer
+
+POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
+"""The annotation of a claim that says which claim of its pod it is."""
+FINALIZER = "resource.kubernetes.io/delete-protection"
+"""The scheduler sets it before it allocates a claim."""
+GROUP = "/apis/resource.k8s.io/v1"
+MERGE = {"content-type": "application/merge-patch+json", "user-agent": "kube-controller-manager/sandbox"}
+PODS, CLAIMS = parse_path("/api/v1/pods"), parse_path(f"{GROUP}/resourceclaims")
+
+
+@asynccontextmanager
+async def run_claim_controller(server: ApiServer) -> AsyncIterator[None]:
+    """Do it after each request to the server, until the block ends."""
+
+    async def run() -> None:
+        while True:
+            async with server.changed:  # held from the look to the wait: no change is missed
+                if settle_claims(server):
+                    server.changed.notify_all()
+                else:
+                    await server.changed.wait()
+
+    task = asyncio.create_task(run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def settle_claims(server: ApiServer) -> bool:
+    """Do all that there is to do now; whether there was something. A claim that the server refuses is not made."""
+    wrote = False
+    while _settle_once(server):
+        wrote = True
+    return wrote
+
+
+def _settle_once(server: ApiServer) -> bool:
+    pods = list(server.objects.list(PODS))
+    made = [_make_claims(server, pod) for pod in pods if not _is_done(pod)]
+    by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
+    return any([*made, *(_settle_claim(server, claim, by_uid) for claim in list(server.objects.list(CLAIMS)))])
+
+
+def _make_claims(server: ApiServer, pod: Json) -> bool:
+    """Make the claims of a pod that are not there; whether one was made or told."""
+    wanted = [each for each in pod["spec"].get("resourceClaims") or () if each.get("resourceClaimTemplateName")]
+    names = {each["name"]: _claim_for(server, pod, each) for each in wanted}
+    statuses = [{"name": name, "resourceClaimName": claim} for name, claim in names.items() if claim]
+    if statuses == ((pod.get("status") or {}).get("resourceClaimStatuses") or []):
+        return False
+    _ask(server, "PATCH", f"{_place(pod, '/api/v1', 'pods')}/status", {"status": {"resourceClaimStatuses": statuses}})
+    return True
+
+
+def _claim_for(server: ApiServer, pod: Json, wanted: Json) -> str | None:
+    """The name of a pod's claim, which is made where it is not there; None where it cannot be made."""
+    namespace, name, uid = (pod["metadata"][key] for key in ("namespace", "name", "uid"))
+    for each in server.objects.list(msgspec.structs.replace(CLAIMS, namespace=namespace)):
+        if (_owner(each), each["metadata"].get("annotations", {}).get(POD_CLAIM_NAME)) == (uid, wanted["name"]):
+            return str(each["metadata"]["name"])
+    space = f"{GROUP}/namespaces/{namespace}"
+    path = parse_path(f"{space}/resourceclaimtemplates/{wanted['resourceClaimTemplateName']}")
+    if not server.objects.has(path):
+        return None
+    template = server.objects.get(path)["spec"]
+    metadata = {key: dict(template["metadata"].get(key) or {}) for key in ("labels", "annotations")}
+    metadata["annotations"][POD_CLAIM_NAME] = wanted["name"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {**metadata, "generateName": f"{name}-{wanted['name']}-", "ownerReferences": [owner]},
+        "spec": template["spec"],
+    }
+    try:
+        return str(_ask(server, "POST", f"{space}/resourceclaims", body)["metadata"]["name"])
+    except StatusError:
+        return None
+
+
+def _settle_claim(server: ApiServer, claim: Json, pods: dict[str, Json]) -> bool:
+    """End what has ended of a claim; whether there was something."""
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    path = _place(claim, GROUP, "resourceclaims")
+    reserved = status.get("reservedFor") or []
+    kept = [each for each in reserved if each["resource"] != "pods" or not _has_ended(pods.get(each["uid"]))]
+    ended, marked = len(kept) < len(reserved), bool(metadata.get("deletionTimestamp"))
+    if not kept and FINALIZER in metadata.get("finalizers", ()) and (ended or marked):
+        _ask(server, "PATCH", f"{path}/status", {"status": {"reservedFor": None, "allocation": None}})
+        left = [each for each in metadata["finalizers"] if each != FINALIZER]
+        _ask(server, "PATCH", path, {"metadata": {"finalizers": left or None}})
+    elif ended:
+        _ask(server, "PATCH", f"{path}/status", {"status": {"reservedFor": kept or None}})
+    owner = _owner(claim)
+    if not kept and owner and not marked and _has_ended(pods.get(owner)):
+        with suppress(StatusError):  # it went with its finalizer
+            _ask(server, "DELETE", path)
+        return True
+    return ended
+
+
+def _owner(claim: Json) -> str:
+    """The UID of the pod for which a claim was made; "" of none."""
+    owners: Iterator[Any] = iter(claim["metadata"].get("ownerReferences") or ())
+    return next((str(each["uid"]) for each in owners if each["kind"] == "Pod" and each.get("controller")), "")
+
+
+def _has_ended(pod: Json | None) -> bool:
+    return pod is None or _is_done(pod)
+
+
+def _is_done(pod: Json) -> bool:
+    """Whether none of its containers runs or ever will."""
+    marked = pod["metadata"].get("deletionTimestamp") and not (pod.get("spec") or {}).get("nodeName")
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or bool(marked)
+
+
+def _place(found: Json, prefix: str, plural: str) -> str:
+    return f"{prefix}/namespaces/{found['metadata']['namespace']}/{plural}/{found['metadata']['name']}"
+
+
+def _ask(server: ApiServer, method: str, path: str, body: Json | None = None) -> Json:
+    """Ask the server as a client does, but without a socket. Raises StatusError."""
+    headers = {**MERGE, "content-type": "application/json"} if method == "POST" else MERGE
+    content = msgspec.json.encode(body) if body is not None else b""
+    answer: Json = server.registry.respond(Request(method, path, {}, headers, content)).body
+    return answer

@@ -15,7 +15,19 @@ from bench.machine import adopt, this_machine, watched
 from bench.report import Figure, Report, document, markdown, show
 from bench.row import Measure
 
-PARTS = ("node", "idle", "upgrade", "hostile", "health", "choice", "mps", "containers", "telemetry", "partitions")
+PARTS = (
+    "node",
+    "idle",
+    "upgrade",
+    "hostile",
+    "health",
+    "choice",
+    "mps",
+    "containers",
+    "telemetry",
+    "partitions",
+    "dra",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

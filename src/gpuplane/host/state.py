@@ -177,6 +177,7 @@ class Writer:
         # What the disk holds, by part: None: nothing of ours; DOUBT: perhaps another value.
         self._written: dict[str, Any] = {**dict.fromkeys(FIELD_BY_FILE), **dict.fromkeys(claims, DOUBT)}
         self._known = self._identity()  # which directory is written to
+        self._wrote = False
         self._locked = lock_file(directory).exists()
         self._lock: int | None = None  # where the directory was made again
 
@@ -200,10 +201,11 @@ class Writer:
         try:
             if not self.intact():
                 self._make_again()
-            files.sync_directory(self.directory)
+            if any(value is DOUBT for value in self._written.values()) or not self._wrote:
+                files.sync_directory(self.directory)  # what was renamed, and perhaps not synced
         except OSError as error:
             return error
-        problem, parts = None, ledger_parts(ledger)
+        problem, parts, self._wrote = None, ledger_parts(ledger), True
         for part in self._written.keys() - parts.keys():
             try:
                 _write(self.directory, part, None, ledger.boot_id)

@@ -60,5 +60,5 @@ def _claim_conditions(
 def _health_condition(health: DeviceHealth | None) -> DeviceCondition:
     if health is None:
         return DeviceCondition("Healthy", "Unknown", "NotSeen")
-    status: Literal["True", "False"] = "False" if health.state in ("unhealthy", "probing", "degraded") else "True"
+    status: Literal["True", "False"] = "False" if health.state in ("unhealthy", "probing") else "True"
     return DeviceCondition("Healthy", status, health.state.capitalize(), clip(health.reason, MAX_MESSAGE))

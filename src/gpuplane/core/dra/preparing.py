@@ -86,14 +86,18 @@ def _file_problem(snapshot: Snapshot, uid: str) -> Reason | None:
 
 
 def is_claim_gone(snapshot: Snapshot, uid: str) -> bool:
-    """Whether nothing is left of a claim: neither a promise in memory or on disk, nor a file."""
-    stored, status = snapshot.stored_ledger.ledger, snapshot.statuses.of(CLAIM_FILES)
-    return (
-        not is_prepared(snapshot, uid)
-        and stored is not None
-        and uid not in (stored.claims or {})
-        and (status is None or uid not in status.fingerprints)
-    )
+    """Whether nothing is left of a claim: neither a promise in memory or on disk, nor a file.
+
+    Where the state directory cannot be written, it is not waited for: a pod need not stay for that. What it may still
+    hold is found to be over after a restart (`checking`).
+    """
+    files, directory = snapshot.statuses.of(CLAIM_FILES), snapshot.statuses.of(STATE_DIRECTORY)
+    if is_prepared(snapshot, uid) or (files is not None and uid in files.fingerprints):
+        return False
+    stored = snapshot.stored_ledger.ledger
+    if stored is None:
+        return directory is not None and directory.state == "failing"
+    return uid not in (stored.claims or {})
 
 
 def unprepare_problem(snapshot: Snapshot) -> Reason | None:

@@ -181,13 +181,13 @@ def _look_at_file(path: Path, before: Seen | None) -> Seen:
 def store(directory: Path, name: str, spec: Spec | None) -> None:
     """Make a claim's file say that; None: no file. Raises OSError.
 
+    It is not synced: after a crash of the machine it is made again of the ledger, before any container starts by it.
     The same claim may have a file of NVIDIA's driver, which defines the same device; two would make it nobody's.
     """
     if spec is None:
         (directory / name).unlink(missing_ok=True)
-        files.sync_directory(directory)
         return
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     disk.check_trusted(directory)
-    disk.replace(directory, name, format_json(spec))
+    disk.replace(directory, name, format_json(spec), sync=False)
     (directory / f"{name.removesuffix('.json')}.yaml").unlink(missing_ok=True)

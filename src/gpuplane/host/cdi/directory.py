@@ -169,11 +169,11 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
     files.sync_directory(directory)
 
 
-def replace(directory: Path, name: str, data: bytes) -> None:
-    """Make a file hold that, as a whole: it is on disk then. Raises OSError."""
+def replace(directory: Path, name: str, data: bytes, *, sync: bool = True) -> None:
+    """Make a file hold that, as a whole. `sync`: it is on disk then. Raises OSError."""
     aside = directory / f".{name}.{secrets.token_hex(4)}{ASIDE}"  # of this writer alone
     try:
-        files.replace(directory / name, data, mode=0o644, aside=aside)
+        files.replace(directory / name, data, mode=0o644, aside=aside, sync=sync)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(directory / name)) from error
 

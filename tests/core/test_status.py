@@ -100,10 +100,12 @@ def statuses(draw: st.DrawFn) -> Statuses:
     found: dict[AnyPart, Status] = {}
     for part in draw(st.lists(PARTS)):
         names = {field.name for field in msgspec.structs.fields(part.status_type)}
-        lists = {
+        lists: dict[str, Any] = {
             name: tuple(draw(st.lists(st.text())))
             for name in names & {"fingerprints", "devices", "exclusive", "pending"}
         }
+        if "metadata_root" in names:  # of claims, by UID
+            lists = {"fingerprints": draw(st.dictionaries(st.text(), st.text()))}
         others: dict[str, Any] = {"path": draw(st.text())} if "path" in names else {}
         if "turn" in names:
             others = {"turn": draw(st.sampled_from(("", "standby", "leaving", "left")))}

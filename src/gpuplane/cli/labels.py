@@ -1,37 +1,19 @@
 """`gpuplane labels`: the labels of a node's GPUs, and where each is known from (docs/labels.md)."""
 
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import click
 
-from gpuplane import files
-from gpuplane.cli import ending
 from gpuplane.cli.connection import show, state_dir
-from gpuplane.cli.machine import NVML, hardware
+from gpuplane.cli.described import snapshot_of
 from gpuplane.cli.options import PATH, Machine, misuse
-from gpuplane.cli.say import told
 from gpuplane.core.advertising import missing_information_reason
-from gpuplane.core.config.resolve import resolve_with_sources
-from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.labels.featurelabels import feature_labels
-from gpuplane.core.step import step
-from gpuplane.core.strict import InvalidInput
 from gpuplane.core.text import format_json
-from gpuplane.hardware import machinefile
-from gpuplane.hardware.once import Unseen, look
-from gpuplane.hardware.profiles import find
-from gpuplane.model.config import Config, Settings
-from gpuplane.model.facts import MachineObserved
-from gpuplane.model.machine import Machine as Seen
-from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.value import Value
 from gpuplane.model.views import FeatureLabel
-
-PATIENCE = 60.0
-"""Seconds for one look by NVML; a call of it may take a third, so that a GPU that hangs leaves time for the others."""
 
 HEADS = ("LABEL", "VALUE", "KNOWN FROM")
 
@@ -69,7 +51,7 @@ def command(
             raise misuse("--config needs --machine: a running agent has a configuration of its own")
         snapshot = show(state_dir).snapshot
     else:
-        snapshot = _snapshot(machine, config, Path(driver_root_ctr_path))
+        snapshot = snapshot_of(machine, config, Path(driver_root_ctr_path))
     found = feature_labels(snapshot)
     if found is None:
         why = missing_information_reason(snapshot)
@@ -83,36 +65,6 @@ def command(
     else:
         for key, label in found.items():
             click.echo(f"{key}={label.value}\t{label.source}")
-
-
-def _snapshot(machine: str, config: Path | None, driver_root: Path) -> Snapshot:
-    """A node with this machine and configuration. Raises ClickException."""
-    try:
-        settings = Settings()
-        if config is not None:
-            content = files.read(config, MAX_BYTES)
-            settings = resolve_with_sources(content, str(config), {}, os.environ).settings
-        seen = _seen(machine, driver_root)
-    except InvalidInput as error:
-        raise click.ClickException(str(error)) from None
-    except OSError as error:
-        raise click.ClickException(told(error)) from None
-    return step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(seen), now=0.0)
-
-
-def _seen(machine: str, driver_root: Path) -> Seen:
-    """One look at the machine. Raises InvalidInput, OSError, ClickException."""
-    if machine != NVML:
-        described = find(machine)
-        return machinefile.read(files.read(described, MAX_BYTES), str(described))
-
-    async def seen() -> Seen:
-        return await look(hardware(NVML, driver_root=driver_root, deadline=PATIENCE / 3), PATIENCE)
-
-    try:
-        return ending.run(seen())
-    except Unseen as error:
-        raise click.ClickException(str(error)) from None
 
 
 def _draw(found: Mapping[str, FeatureLabel]) -> None:

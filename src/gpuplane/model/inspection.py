@@ -254,3 +254,46 @@ class ClaimsShown(Shown):
 
     version: int
     claims: tuple[ClaimShown, ...]
+
+
+SliceState = Literal["published", "incomplete", "withdrawn", "waiting", "described"]
+
+
+class TaintShown(Shown):
+    """A taint of a device."""
+
+    key: str
+    value: str
+    effect: str
+
+
+class SliceShown(Shown):
+    """A ResourceSlice of this node, with its one device.
+
+    `state`: published: the API server has it as it shall be; incomplete: it did not keep the fields of `differing`;
+    withdrawn: it is published without its device, because a taint was not kept; waiting: it is not published yet;
+    described: no agent publishes it. `allocated`: a claim has the device. `index`: "" of a GPU that is gone.
+    """
+
+    name: str
+    pool: str
+    device: str
+    uuid: str
+    index: str
+    state: SliceState
+    allocated: bool
+    taints: tuple[TaintShown, ...]
+    differing: tuple[str, ...]
+
+
+class SlicesShown(Shown):
+    """What `gpuplane slices --json` prints. `state`, `code`, `reason`: the status of the part `slices`; "" of a machine
+    that is described."""
+
+    version: int
+    node: str
+    driver: str
+    state: str
+    code: str
+    reason: Text
+    slices: tuple[SliceShown, ...]

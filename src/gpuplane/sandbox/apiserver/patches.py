@@ -36,7 +36,7 @@ def json_patch(old: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
     for each in operations:
         try:
             _apply_operation(result, each)
-        except (KeyError, IndexError, ValueError, TypeError) as error:
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
             reason = "the server rejected our request due to an error in our request"
             raise StatusError(422, "Invalid", reason) from error
     return result

@@ -7,7 +7,7 @@ is in no table, what is sent is kept, and metadata alone is checked.
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -152,6 +152,8 @@ class Registry:
             raise StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type")
         old, body = self.objects.get(path), _body(path, request)
         if patch == JSON_PATCH:
+            if not isinstance(body, list) or not all(isinstance(each, dict) for each in body):
+                raise StatusError(400, "BadRequest", "error decoding patch: a JSON patch is a list of operations")
             return old, json_patch(old, body)
         return old, merge_patch(old, body, {} if kind_at(path) else PATCH_MERGE_KEYS[patch])
 
@@ -160,7 +162,9 @@ class Registry:
         live = self.objects.get(path) if self.objects.has(path) else None
         if live is None and path.subresource:
             raise _refuse(404, "NotFound", path, "not found")
-        body: Json = yaml.safe_load(request.body)
+        body = _yaml(path, request)
+        if not isinstance(body, dict) or not isinstance(body.get("metadata") or {}, dict):
+            raise StatusError(400, "BadRequest", "error decoding YAML: no object")
         _check_apply(path, kind, request, body, live)
         if _is_status_apart(path, kind):
             body = {key: value for key, value in body.items() if (key == "status") <= (path.subresource == "status")}
@@ -326,11 +330,41 @@ def _body(path: ResourcePath, request: Request) -> Any:
     if request.method in ("POST", "PUT") and kind not in ("", *BODIES):
         text = "the body of the request was in an unknown format - accepted media types include: "
         raise StatusError(415, "UnsupportedMediaType", text + ", ".join(BODIES))
+    if kind.endswith("yaml"):
+        return _yaml(path, request)
     try:
-        return yaml.safe_load(request.body) if kind.endswith("yaml") else msgspec.json.decode(request.body)
-    except (msgspec.DecodeError, yaml.YAMLError, UnicodeDecodeError) as error:
-        text = f"the object provided is unrecognized (must be of type {path.kind}): couldn't get version/kind; {error}"
-        raise StatusError(400, "BadRequest", text) from None
+        return msgspec.json.decode(request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise _unrecognized(path, error) from None
+
+
+class _DeleteOptions(msgspec.Struct):
+    preconditions: dict[str, str | None] | None = None
+
+
+class _YamlLoader(yaml.SafeLoader):
+    """YAML as Kubernetes reads it: a time is a text."""
+
+
+_YamlLoader.yaml_implicit_resolvers = {
+    first: [each for each in known if each[0] != "tag:yaml.org,2002:timestamp"]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+
+
+def _yaml(path: ResourcePath, request: Request) -> Any:
+    """What a client sent as YAML. JSON is YAML, and read faster. Raises StatusError."""
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(request.body)
+    try:
+        return yaml.load(request.body, Loader=_YamlLoader)  # noqa: S506 (a safe loader, but for times)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _unrecognized(path, error) from None
+
+
+def _unrecognized(path: ResourcePath, why: Exception) -> StatusError:
+    text = f"the object provided is unrecognized (must be of type {path.kind}): couldn't get version/kind; {why}"
+    return StatusError(400, "BadRequest", text)
 
 
 def _check_accepted(request: Request) -> None:
@@ -345,10 +379,10 @@ def _check_accepted(request: Request) -> None:
 def _options(request: Request) -> Json:
     """The DeleteOptions of a request."""
     try:
-        options = msgspec.json.decode(request.body) if request.body else {}
+        options: Json = msgspec.to_builtins(msgspec.json.decode(request.body or b"{}", type=_DeleteOptions))
     except msgspec.DecodeError as error:
-        raise StatusError(400, "BadRequest", f"the DeleteOptions are no JSON: {error}") from None
-    return options if isinstance(options, dict) else {}
+        raise StatusError(400, "BadRequest", f"these are no DeleteOptions: {error}") from None
+    return options
 
 
 def _wrong_kind(kind: Kind, body: Any) -> str:
@@ -392,7 +426,7 @@ def _check_versions(path: ResourcePath, sent: Json, found: Json) -> None:
 
 
 def _check_apply(path: ResourcePath, kind: Kind | None, request: Request, body: Json, live: Json | None) -> None:
-    """Whether an apply is one. Raises StatusError, and DecodeError."""
+    """Whether an apply is one. Raises StatusError."""
     if not request.query.get("fieldManager"):
         required = "Required value: is required for apply patch"
         cause = {"reason": "FieldValueRequired", "message": required, "field": "fieldManager"}
@@ -406,18 +440,25 @@ def _check_apply(path: ResourcePath, kind: Kind | None, request: Request, body: 
         raise StatusError(400, "BadRequest", "the apiVersion and kind of the body are not those of the path")
     if metadata.get("name") != path.name:
         raise StatusError(400, "BadRequest", "the name of the object does not match the name on the URL")
-    if kind is None:
-        unknown = undeclared_field(path.version, path.kind, body)
-    else:
-        unknown = next((f".{each}" for each in kind.shapes.decode(kind.name, body, "").unknown), "")
-    if unknown:
+    if wrong := _undeclared(path, kind, body):
         where = f"({path.namespace}/{path.name}; {path.version}, Kind={path.kind})"
-        text = f"failed to create typed patch object {where}: {unknown}: field not declared in schema"
-        raise StatusError(500, "", text)
+        raise StatusError(500, "", f"failed to create typed patch object {where}: {wrong}")
     for key in ("uid", "resourceVersion"):
         if metadata.get(key) not in (None, (live or {}).get("metadata", {}).get(key)):
             text = "no existing object was found" if live is None else "the object has been modified"
             raise StatusError(409, "Conflict", f'{path.plural} "{path.name}": {key} {metadata[key]}: {text}')
+
+
+def _undeclared(path: ResourcePath, kind: Kind | None, body: Json) -> str:
+    """What of an apply is no object of its kind; "" for nothing."""
+    if kind is None:
+        unknown = undeclared_field(path.version, path.kind, body)
+    else:
+        try:
+            unknown = next((f".{each}" for each in kind.shapes.decode(kind.name, body, "").unknown), "")
+        except DecodeError as error:
+            return str(error)
+    return f"{unknown}: field not declared in schema" if unknown else ""
 
 
 def _is_status_apart(path: ResourcePath, kind: Kind | None) -> bool:

@@ -82,6 +82,7 @@ class Shapes:
     def __init__(self, table: str, defaults: Mapping[str, Default], go_names: Mapping[str, str]) -> None:
         lines = (line.split() for line in table.strip().splitlines())
         self._structs = {name: tuple(_parse_field(each) for each in fields) for name, *fields in lines}
+        self._fields = {name: {field.name: field for field in fields} for name, fields in self._structs.items()}
         self._defaults, self._go_names = defaults, go_names
 
     def decode(self, struct: str, sent: Json, now: str) -> Decoded:
@@ -113,14 +114,14 @@ class Shapes:
         """An object with its lists that have keys as maps, from what tells an item apart to the item."""
         if not isinstance(found, dict) or struct not in self._structs:
             return found
-        fields = {field.name: field for field in self._structs[struct]}
+        fields = self._fields[struct]
         return {key: self._keyed_value(fields.get(key), value) for key, value in found.items()}
 
     def unkeyed(self, struct: str, found: Any) -> Any:
         """The opposite of `keyed`."""
         if not isinstance(found, dict) or struct not in self._structs:
             return found
-        fields = {field.name: field for field in self._structs[struct]}
+        fields = self._fields[struct]
         return {
             key: [self.unkeyed(fields[key].inner, each) for each in value.values()]
             if key in fields and fields[key].keys and isinstance(value, dict)
@@ -136,10 +137,12 @@ class Shapes:
     def _decode_struct(self, struct: str, sent: Any, place: "_Place", now: str, unknown: list[str]) -> Json:
         if sent is not None and not isinstance(sent, dict):
             raise place.mismatch(sent, f"v1.{struct}")
-        sent, fields = sent or {}, {field.name: field for field in self._structs[struct]}
+        sent, fields = sent or {}, self._fields[struct]
         unknown += [f"{place.shown}.{key}".lstrip(".") for key in sent if key not in fields]
         made: Json = {}
         for name, field in fields.items():
+            if sent.get(name) is None and not field.kept:
+                continue
             value = self._decode(field, sent.get(name), place.field(struct, name), now, unknown)
             empty = value is None or (not field.pointer and value in EMPTY and not isinstance(value, float))
             if not empty or field.kept:

@@ -181,7 +181,7 @@ def slices(server: ApiServer) -> list[Mapping[str, Any]]:
 
 def _gpu(number: int) -> str:
     uuid = f"GPU-00000000-0000-0000-0000-{number:012}"
-    return f"  - {{uuid: {uuid}, model: NVIDIA H100 80GB HBM3, memory_mib: 81559}}\n"
+    return f"  - {{index: {number}, uuid: {uuid}, model: NVIDIA H100 80GB HBM3, memory_mib: 81559}}\n"
 
 
 async def _idle() -> Row:

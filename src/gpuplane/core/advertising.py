@@ -13,7 +13,7 @@ from itertools import chain
 from gpuplane.core import mps, requests, withholding
 from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.health import reasons
-from gpuplane.core.health.context import devices_of_kind, health_context
+from gpuplane.core.health.context import devices_of_kind, health_context, with_health_inputs_alone
 from gpuplane.core.inventory.resources import describe_unsupported_sharing, node_resources
 from gpuplane.core.kinds.table import PLAIN_KINDS
 from gpuplane.core.partitions.plans import withdrawn_units
@@ -75,14 +75,13 @@ def _offer_without_allocations(snapshot: Snapshot) -> Offer:
     settings = snapshot.config.settings
     assert settings is not None
     resources, not_offered = node_resources(snapshot, settings)
-    unavailable_units = dict(_iterate_unavailable_units(snapshot))
     unsaved = withholding.units_with_unstored_layout(
         withholding.offered_index.of(snapshot, resources),
         snapshot.ledger.share_layouts or {},
         snapshot.stored_ledger.possible_share_layouts,
     )
     with_reasons = (
-        _mark_units_unavailable(resource, _reasons_by_unit(snapshot, resource, unavailable_units, unsaved))
+        _mark_units_unavailable(resource, _reasons_by_unit(snapshot, resource, unavailable_units(snapshot), unsaved))
         for resource in resources
     )
     return Offer(resources=tuple(with_reasons), not_offered=not_offered)
@@ -103,7 +102,12 @@ def describe_unsupported_settings(snapshot: Snapshot) -> Text:
 
 def unavailable_units(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
     """Unit id → what health or a person has against giving it out; of the kinds that have been counted."""
-    return _derive_unavailable_units(without_allocations(snapshot))
+    return _unavailable_units_without_allocations(without_allocations(snapshot))
+
+
+@view
+def _unavailable_units_without_allocations(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
+    return _derive_unavailable_units(with_health_inputs_alone(snapshot))
 
 
 @view

@@ -4,13 +4,13 @@ from collections.abc import Iterable
 
 from gpuplane.core.faults.overrides import effective_entry
 from gpuplane.core.kinds.table import FAULTS
-from gpuplane.core.requests import driver_release_reason
-from gpuplane.model.config import Settings
+from gpuplane.core.requests import driver_release_reason, node_requests
+from gpuplane.model.config import Config, Settings
 from gpuplane.model.health import NODE_RECORD_KEY, CatalogueEntry, DeviceRecord, FaultCatalogue, HealthRecords
 from gpuplane.model.machine import Device
 from gpuplane.model.pod import PodRef, find_same_container
-from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.status import DRIVER
+from gpuplane.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
+from gpuplane.model.status import DRIVER, Statuses
 from gpuplane.model.value import Value
 
 
@@ -52,6 +52,19 @@ def health_context(snapshot: Snapshot) -> HealthContext:
         holders=None if allocations is None else holders_of(allocations),
         can_probe=driver_answers and not driver_release_reason(snapshot),
         is_node_drained=device_record(snapshot, NODE_RECORD_KEY).drain is not None,
+    )
+
+
+def with_health_inputs_alone(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with only the fields on which the health of devices depends: a view of it is rarely asked anew."""
+    driver = snapshot.statuses.of(DRIVER)
+    return snapshot.but(
+        generation=0,
+        config=Config(settings=snapshot.config.settings, node_requests=node_requests(snapshot)),
+        statuses=Statuses({} if driver is None else {DRIVER: driver}),
+        ledger=Ledger(release=snapshot.ledger.release, health=snapshot.ledger.health),
+        stored_ledger=StoredLedger(),
+        checkpoint_rewrite=0,
     )
 
 

@@ -3,7 +3,13 @@
 from collections.abc import Collection, Mapping
 
 from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.health.context import HealthContext, devices_of_kind, health_context, health_records
+from gpuplane.core.health.context import (
+    HealthContext,
+    devices_of_kind,
+    health_context,
+    health_records,
+    with_health_inputs_alone,
+)
 from gpuplane.core.health.drains import direct_drain_reason, drain_reason, plain_drain_reason
 from gpuplane.core.health.findings import makes_unhealthy
 from gpuplane.core.health.reasons import describe_failed_probe
@@ -12,12 +18,10 @@ from gpuplane.core.kinds.kind import plain_unit_id
 from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.lookup import accepted_device_names
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
-from gpuplane.core.requests import driver_release_reason, node_requests
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.view import view, without_allocations
-from gpuplane.model.config import Config
 from gpuplane.model.health import NODE_RECORD_KEY, ClearedBy, DeviceHealth, DeviceRecord, Finding, State
-from gpuplane.model.snapshot import Ledger, Snapshot, StoredLedger
-from gpuplane.model.status import DRIVER, Statuses
+from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text, join
 
 TEXT_BY_CLEARED_BY = {
@@ -54,17 +58,7 @@ def health_without_parents(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
 @view
 def _health_by_relevant_fields(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
     """The same. What containers hold matters for findings alone, so after most grants it is asked the same again."""
-    driver = snapshot.statuses.of(DRIVER)
-    return _derive_health_without_parents(
-        snapshot.but(
-            generation=0,
-            config=Config(settings=snapshot.config.settings, node_requests=node_requests(snapshot)),
-            statuses=Statuses({} if driver is None else {DRIVER: driver}),
-            ledger=Ledger(release=snapshot.ledger.release, health=snapshot.ledger.health),
-            stored_ledger=StoredLedger(),
-            checkpoint_rewrite=0,
-        )
-    )
+    return _derive_health_without_parents(with_health_inputs_alone(snapshot))
 
 
 @view

@@ -19,7 +19,7 @@ from tests.deploy.kustomize import DEPLOY, MERGE_KEYS, Json, apply, build, ident
 OVERLAYS = ("nvidia-runtime", "host")
 OF_NODES = ("node-labels", "node-feature", "features-file", "startup-taint")
 OF_PROMETHEUS = ("grafana-dashboard", "pod-monitor", "prometheus-rules", "service-monitor")
-IN_BOTH = ("hook", "mig-config", "network-policy", "pod-labels", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
+IN_BOTH = ("dra", "hook", "mig-config", "network-policy", "pod-labels", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -134,6 +134,7 @@ HOST_PATHS = {
     f"{KUBELET}/pod-resources": (f"{KUBELET}/pod-resources", "ro"),
     "/var/lib/gpuplane": ("/var/lib/gpuplane", "rw"),
 }
+DRA_DIRECTORIES = ("plugins_registry", "plugins/gpu.nvidia.com")
 CDI, HOOK = "/var/run/cdi", "/opt/gpuplane/bin"
 ROOT_PATHS = {"/": ("/driver-root", "ro"), CDI: (CDI, "rw")}
 DRIVER = ("/usr", "/sbin", "/lib/firmware", "/etc/OpenCL", "/etc/alternatives")
@@ -286,7 +287,7 @@ def test_what_each_mount_is_good_for_is_said() -> None:
     """deploy/README.md says of each directory of the node what somebody could do by it who has taken the agent over."""
     said = "".join(cells[0] for cells in _rows((DEPLOY / "README.md").read_text(), "If the agent were taken over"))
     objects = build(DEPLOY / "overlays/nvidia-runtime")
-    for each in ("cdi", "driver-root", "mps"):
+    for each in ("cdi", "dra", "driver-root", "mps"):
         found = apply(DEPLOY / "components" / each, objects)
         agent = [each for each in found if each["metadata"]["name"] == "gpuplane-agent"]
         for path, (place, _) in _host_paths(_pod(agent), _container(agent)):
@@ -336,6 +337,40 @@ def test_mig_config_add_what_changes_partitions(overlay: str) -> None:
     assert all(_typed(each) == _pruned(each) for each in found)
     both = apply(DEPLOY / "components/mig", found) if overlay == "nvidia-runtime" else found
     assert _container(both)["securityContext"] == container["securityContext"]
+
+
+def test_dra_adds_two_directories_of_kubelet_and_rights_for_claims(overlay: str) -> None:
+    """components/dra: where kubelet finds the driver, a class of devices, and rights that its policy narrows."""
+    plain = build(DEPLOY / "overlays" / overlay)
+    found = apply(DEPLOY / "components/dra", plain)
+    pod, container, before = _pod(found), _container(found), _container(plain)
+    paths = {f"{KUBELET}/{name}": (f"{KUBELET}/{name}", "rw") for name in DRA_DIRECTORIES}
+    assert dict(_host_paths(pod, container)) == {**HOST_PATHS_OF[overlay], **paths}
+    assert container["securityContext"] == before["securityContext"]
+    assert _variables(container).items() - _variables(before).items() == {("GPUPLANE_DRA", "true"), ("POD_UID", None)}
+    known = {identity(each) for each in plain}
+    added = {each["kind"]: each for each in found if identity(each) not in known}
+    assert added.keys() == {
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "DeviceClass",
+        "ValidatingAdmissionPolicy",
+        "ValidatingAdmissionPolicyBinding",
+    }
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+    rights = {rule["resources"][0]: rule["verbs"] for rule in added["ClusterRole"]["rules"]}
+    assert rights == {
+        "resourceclaims": ["get"],
+        "resourceclaims/status": ["patch"],
+        "resourceclaims/driver": ["associated-node:patch"],
+        "resourceslices": ["list", "watch", "create", "patch", "delete"],
+    }
+    for resource, verbs in rights.items():
+        assert all(rows[f"`{resource}`: {', '.join(verbs)}, with `components/dra`"])
+    for path in paths:
+        assert all(rows[f"`{path}`"])
+    assert added["ClusterRoleBinding"]["roleRef"]["name"] == added["ClusterRole"]["metadata"]["name"]
+    assert [each["name"] for each in added["ClusterRoleBinding"]["subjects"]] == [pod["serviceAccountName"]]
 
 
 def test_time_slices_add_one_capability() -> None:

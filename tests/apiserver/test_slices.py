@@ -23,6 +23,7 @@ from gpuplane.model.facts import (
     MachineObserved,
 )
 from gpuplane.model.health import Drain
+from gpuplane.model.machine import Fault
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import SLICES, SlicesStatus
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
@@ -237,6 +238,18 @@ async def test_a_taint_is_written_to_one_slice(tmp_path: Path) -> None:
         assert site.taints("gpu-1")[0]["timeAdded"] == "2026-01-02T03:04:05Z"
         site.node.apply(RESTORE)
         await site.becomes(lambda: not site.taints("gpu-1"))
+
+
+async def test_a_taint_without_a_value_is_kept(tmp_path: Path) -> None:
+    """The API server leaves out an empty value: that is no field that it dropped."""
+    lost = GPUS[0].but(faults=(Fault("gpu-lost", "it has fallen off the bus"),))
+    async with publishing(tmp_path) as site:
+        await all_published(site)
+        site.node.apply(MachineObserved(MACHINE.but(gpus=(lost, *GPUS[1:]))))
+        await site.becomes(lambda: site.taints("gpu-0"))
+        await site.rest()
+        assert [each["key"] for each in site.taints("gpu-0")] == ["gpu.nvidia.com/gpu-lost"]
+        assert site.status().state == "ok"
 
 
 async def test_when_dra_is_switched_off_what_claims_hold_stays(tmp_path: Path) -> None:

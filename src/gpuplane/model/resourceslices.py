@@ -30,8 +30,8 @@ class DeviceTaint(Value):
     """What keeps claims away from a device, or is worth knowing. When it was added, the API server says."""
 
     key: str
-    value: str
     effect: TaintEffect
+    value: str = ""  # an API server leaves out an empty one, and so do we
 
     @property
     def keeps_pods_away(self) -> bool:

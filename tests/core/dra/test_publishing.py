@@ -116,7 +116,7 @@ def test_times_of_taints_are_sent_back() -> None:
         {"key": "gpuplane.io/drained", "value": "drained", "effect": "NoSchedule", "timeAdded": AT}
     ]
     other = wanted.but(
-        devices=(wanted.devices[0].but(taints=(DeviceTaint("gpuplane.io/drained", "other", "NoSchedule"),)),)
+        devices=(wanted.devices[0].but(taints=(DeviceTaint("gpuplane.io/drained", "NoSchedule", "other"),)),)
     )
     assert "timeAdded" not in slice_spec(wanted, kept(other), 1)["devices"][0]["taints"][0]
 
@@ -148,7 +148,7 @@ def test_a_device_whose_taint_is_dropped_is_withdrawn() -> None:
 
 def test_a_server_that_refuses_soft_taints_gets_the_others() -> None:
     """Before Kubernetes 1.35 there was no effect None."""
-    soft, hard = DeviceTaint("a/b", "", "None"), DeviceTaint("a/c", "", "NoSchedule")
+    soft, hard = DeviceTaint("a/b", "None"), DeviceTaint("a/c", "NoSchedule")
     [first, *_] = slices()
     wanted = first.but(devices=(first.devices[0].but(taints=(hard, soft)),))
     [found] = publishable([wanted], ServerAbilities(takes_soft_taints=False))

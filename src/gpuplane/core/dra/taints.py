@@ -100,7 +100,7 @@ def _taint(reason: Reason, dra: DraSettings) -> DeviceTaint:
         if xid := XID_CODE.fullmatch(reason.code):
             return DeviceTaint(key=f"{dra.driver}/xid", value=xid[1], effect=effect)
         if reason.code == "gpu-lost":
-            return DeviceTaint(key=f"{dra.driver}/gpu-lost", value="", effect=effect)
+            return DeviceTaint(key=f"{dra.driver}/gpu-lost", effect=effect)
     value = reason.code if LABEL_VALUE.fullmatch(reason.code) else ""
     return DeviceTaint(key=KEY_BY_KIND[reason.kind], value=value, effect=effect)
 

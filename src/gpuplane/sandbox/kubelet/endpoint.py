@@ -115,7 +115,7 @@ class Endpoint:
         try:
             return await call()
         except grpc.aio.AioRpcError as error:
-            raise KubeletError(_go_error_text(error)) from None
+            raise KubeletError(go_error_text(error)) from None
         except (asyncio.CancelledError, grpc.aio.UsageError):
             task = asyncio.current_task()
             if task is not None and task.cancelling():
@@ -123,7 +123,8 @@ class Endpoint:
             raise KubeletError("rpc error: code = Canceled desc = grpc: the client connection is closing") from None
 
 
-def _go_error_text(error: grpc.aio.AioRpcError) -> str:
+def go_error_text(error: grpc.aio.AioRpcError) -> str:
+    """The error of a call, as gRPC for Go prints it."""
     code = error.code()
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return "rpc error: code = DeadlineExceeded desc = context deadline exceeded"

@@ -1,8 +1,9 @@
 """Kubelet's pod-resources server, v1 (pkg/kubelet/apis/podresources): who holds what.
 
 Init containers are listed only where they last; one entry for each device id, as kubelet writes them. A pod is listed
-from the beginning of its admission, with what its containers have got so far. A kubelet that has just started lists
-the pods that it has heard of. Who asks too often is refused (podresources/grpc/ratelimit.go).
+from the beginning of its admission, with what its containers have got so far; a claim that is not prepared yet has no
+resources, and a container with a claim that kubelet does not know shows none of its claims. A kubelet that has just
+started lists the pods that it has heard of. Who asks too often is refused (podresources/grpc/ratelimit.go).
 """
 
 import asyncio
@@ -13,8 +14,11 @@ import grpc
 
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerServicer
+from gpuplane.sandbox.kubelet.devices import KubeletError
+from gpuplane.sandbox.kubelet.dra.claims import PreparedDevice
+from gpuplane.sandbox.kubelet.dra.manager import DraManager
 from gpuplane.sandbox.kubelet.manager import DeviceManager
-from gpuplane.sandbox.kubelet.pods import Pod
+from gpuplane.sandbox.kubelet.pods import Container, Pod
 from gpuplane.sandbox.kubelet.registration import Registration
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -27,9 +31,9 @@ class PodResources(PodResourcesListerServicer):
     """Answers from the device manager's books. `active` tells the pods that run or are being admitted."""
 
     def __init__(
-        self, manager: DeviceManager, registration: Registration, active: Callable[[], Collection[Pod]]
+        self, manager: DeviceManager, dra: DraManager, registration: Registration, active: Callable[[], Collection[Pod]]
     ) -> None:
-        self.manager, self.registration, self._active = manager, registration, active
+        self.manager, self.dra, self.registration, self._active = manager, dra, registration, active
         self._tokens, self._refilled_at = BURST, manager.options.now()
 
     async def List(self, request: pb.ListPodResourcesRequest, context: Context) -> pb.ListPodResourcesResponse:
@@ -81,7 +85,11 @@ class PodResources(PodResourcesListerServicer):
             name=pod.name,
             namespace=pod.namespace,
             containers=[
-                pb.ContainerResources(name=each.name, devices=self._devices(pod.uid, each.name))
+                pb.ContainerResources(
+                    name=each.name,
+                    devices=self._devices(pod.uid, each.name),
+                    dynamic_resources=self._claims(pod, each),
+                )
                 for each in pod.long_running()
             ],
         )
@@ -90,6 +98,31 @@ class PodResources(PodResourcesListerServicer):
         for place, held in self.manager.devices.allocated.items():
             if (place.uid, place.container) == (uid, container):
                 yield from (_device(place.resource, id, nodes) for id, nodes in held.ids.items())
+
+    def _claims(self, pod: Pod, container: Container) -> list[pb.DynamicResource]:
+        """Each claim with all its devices, also those of requests that the container does not name."""
+        try:
+            claims = self.dra.books.of_container(pod, container)
+        except KubeletError:
+            return []
+        return [
+            pb.DynamicResource(
+                claim_name=claim.name,
+                claim_namespace=claim.namespace,
+                claim_resources=[_claim_resource(driver, each) for driver, each in claim.devices()],
+            )
+            for claim in claims
+        ]
+
+
+def _claim_resource(driver: str, device: PreparedDevice) -> pb.ClaimResource:
+    return pb.ClaimResource(
+        cdi_devices=[pb.CDIDevice(name=id) for id in device.cdi_ids],
+        driver_name=driver,
+        pool_name=device.pool,
+        device_name=device.device,
+        share_id=device.share_id,
+    )
 
 
 def _device(resource: str, id: str, numa: tuple[int, ...]) -> pb.ContainerDevices:

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -9,15 +10,40 @@ from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.model.cdi import ContainerEdits
 
 
+class ResourceHealth(msgspec.Struct, frozen=True):
+    """One entry of a pod's allocatedResourcesStatus."""
+
+    resource_id: str
+    health: str
+    message: str = ""
+
+
+class ContainerClaim(msgspec.Struct, frozen=True):
+    """A claim that a container uses, by the pod's name for it. `request`: "" for all that the claim has."""
+
+    name: str
+    request: str = ""
+
+
+class PodClaim(msgspec.Struct, frozen=True):
+    """A claim of a pod. `claim`: the name of the ResourceClaim; "" while nobody has made it of its template."""
+
+    name: str
+    claim: str
+    is_from_template: bool = False
+
+
 class Container(msgspec.Struct, frozen=True):
-    """A container and the device-plugin resources that it asks for."""
+    """A container, and the device-plugin resources and claims that it asks for."""
 
     name: str
     requests: Mapping[str, int] = {}
+    claims: tuple[ContainerClaim, ...] = ()
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """A pod: its init containers run before the others; those that restart always (side-cars) stay beside them."""
+    """A pod: its init containers run before the others; those that restart always (side-cars) stay beside them.
+    `claims` are prepared whether or not a container uses them."""
 
     name: str
     containers: tuple[Container, ...] = ()
@@ -25,6 +51,7 @@ class Pod(msgspec.Struct, frozen=True):
     sidecars: frozenset[str] = frozenset()  # names of init containers that restart always
     namespace: str = "default"
     uid: str = msgspec.field(default_factory=lambda: str(uuid.uuid4()))
+    claims: tuple[PodClaim, ...] = ()
 
     @property
     def key(self) -> str:
@@ -44,6 +71,41 @@ class Pod(msgspec.Struct, frozen=True):
     def short_lived(self) -> Iterator[Container]:
         """The init containers that end before the others start."""
         yield from (each for each in self.init if each.name not in self.sidecars)
+
+
+def pod_from_object(found: Mapping[str, Any]) -> Pod:
+    """A Pod object of the API, as kubelet has it: with the names of the claims that were made for its templates."""
+    metadata, spec, status = found["metadata"], found["spec"], found.get("status") or {}
+    made = {each["name"]: each.get("resourceClaimName") or "" for each in status.get("resourceClaimStatuses") or ()}
+    claims = [
+        PodClaim(
+            each["name"],
+            each.get("resourceClaimName") or made.get(each["name"], ""),
+            "resourceClaimTemplateName" in each,
+        )
+        for each in spec.get("resourceClaims") or ()
+    ]
+    init = spec.get("initContainers") or ()
+    return Pod(
+        metadata["name"],
+        tuple(map(_container, spec["containers"])),
+        tuple(map(_container, init)),
+        frozenset(each["name"] for each in init if each.get("restartPolicy") == "Always"),
+        metadata.get("namespace", "default"),
+        metadata["uid"],
+        tuple(claims),
+    )
+
+
+def _container(found: Mapping[str, Any]) -> Container:
+    wanted = found.get("resources") or {}
+    requests = {
+        name: int(count)
+        for name, count in {**(wanted.get("limits") or {}), **(wanted.get("requests") or {})}.items()
+        if "/" in name
+    }
+    claims = tuple(ContainerClaim(each["name"], each.get("request", "")) for each in wanted.get("claims") or ())
+    return Container(found["name"], requests, claims)
 
 
 def pod(name: str, *, namespace: str = "default", **requests: int) -> Pod:
@@ -72,15 +134,32 @@ class PodRejected(Exception):
         self.reason, self.message = reason, message
 
 
+class Event(msgspec.Struct, frozen=True):
+    """What kubelet tells of a pod at the API server."""
+
+    reason: str
+    message: str
+
+
 class RunningPod(msgspec.Struct):
-    """An admitted pod. `answers` has what each container got of each resource; `waiting` why one cannot start yet;
-    `made` what each that was started was made with."""
+    """An admitted pod. `responses` has what each container got of each resource; `waiting_reasons` why one cannot start
+    yet; `created` what each that was started was made with.
+
+    `has_sandbox`: its claims are prepared and its sandbox is made; claims are not prepared again from then on.
+    `is_terminating`: it ends, and goes once its claims are unprepared; `unprepare_error` says why that has failed.
+    `claim_health`: container → "claim:NAME" → health, as the pod's status shows it since it was last synced.
+    """
 
     pod: Pod
     responses: dict[str, dict[str, pb.ContainerAllocateResponse]] = {}
     waiting_reasons: dict[str, str] = {}  # container → "CreateContainerConfigError: …"
     started: set[str] = set()
     created: dict[str, ContainerEdits] = {}
+    has_sandbox: bool = False
+    is_terminating: bool = False
+    unprepare_error: str = ""
+    events: list[Event] = []
+    claim_health: dict[str, dict[str, tuple[ResourceHealth, ...]]] = {}
 
     def response(self, container: str = "main") -> pb.ContainerAllocateResponse:
         """What kubelet passes to the runtime for a container."""

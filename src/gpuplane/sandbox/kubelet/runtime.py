@@ -37,10 +37,13 @@ class CreateContainerFailed(Exception):
     """A container was not created; the runtime's words."""
 
 
-def create_container(response: pb.ContainerAllocateResponse, cdi_dirs: Sequence[Path] | None) -> ContainerEdits:
-    """What a container is made with: nodes with their numbers, mounts, environment, hooks. Raises Uncreated.
+def create_container(
+    response: pb.ContainerAllocateResponse, cdi_dirs: Sequence[Path] | None, claimed: Sequence[str] = ()
+) -> ContainerEdits:
+    """What a container is made with: nodes with numbers, mounts, environment, hooks. Raises CreateContainerFailed.
 
-    `directories`: of CDI, the one with priority last; None for a runtime that does nothing with CDI.
+    `cdi_dirs`: the one with priority last; None for a runtime that does nothing with CDI. `claimed`: the CDI devices of
+    its claims, which kubelet passes before those of device plugins.
     """
     given = ContainerEdits(
         env=tuple(f"{name}={value}" for name, value in sorted(response.envs.items())),
@@ -50,7 +53,7 @@ def create_container(response: pb.ContainerAllocateResponse, cdi_dirs: Sequence[
         mounts=tuple(Mount(each.host_path, each.container_path, _options(each)) for each in response.mounts),
     )
     try:
-        names = [] if cdi_dirs is None else list(_names(response))
+        names = [] if cdi_dirs is None else list(dict.fromkeys([*claimed, *_names(response)]))
         edits = resolve_devices(read_registry(cdi_dirs or ()), names)
         numbered = edits.but(device_nodes=tuple(map(_with_device_numbers, edits.device_nodes)))
     except UnresolvableDevices as error:

@@ -1,4 +1,4 @@
-"""The embedded kubelet: registration, device manager and pod-resources of kubelet 1.36, on the same sockets.
+"""The embedded kubelet: device manager, DRA manager and pod-resources of kubelet 1.36, on the same sockets.
 
 What passes here should pass on a node, so nothing is friendlier than kubelet: the calls, their order, the messages and
 the files are those observed on 1.36.2, and where nothing was observed those of its source. It can also be slow, die and
@@ -7,11 +7,8 @@ had is refused; kubelet alone would admit it without devices.
 """
 
 import asyncio
-import errno
-import os
-import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,15 +17,18 @@ import msgspec
 
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
 from gpuplane.kubelet.protocols.podresources_pb2_grpc import add_PodResourcesListerServicer_to_server
-from gpuplane.kubelet.sockets import LONGEST_PATH, describe_server, grpc_target
 from gpuplane.sandbox.changes import PATIENCE, Changes, to_the_end
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices
+from gpuplane.sandbox.kubelet.dra.manager import DraManager, DraOptions
+from gpuplane.sandbox.kubelet.dra.source import ClaimSource, GivenClaims
+from gpuplane.sandbox.kubelet.dra.times import KUBELETS_OWN, DraTimes
 from gpuplane.sandbox.kubelet.endpoint import PRE_START_TIMEOUT, Call
 from gpuplane.sandbox.kubelet.manager import DeviceManager, ManagerOptions
 from gpuplane.sandbox.kubelet.podresources import PodResources
-from gpuplane.sandbox.kubelet.pods import Pod, PodRejected, RunningPod, requested_resources
+from gpuplane.sandbox.kubelet.pods import Pod, PodRejected, ResourceHealth, RunningPod, requested_resources
 from gpuplane.sandbox.kubelet.registration import DIAL_TIMEOUT, Failures, Registration
+from gpuplane.sandbox.kubelet.serving import prepare_socket_path, serve
 from gpuplane.sandbox.kubelet.workers import PodWorkers
 
 
@@ -39,7 +39,9 @@ class Kubelet:
     instead of none. `node_sync_period`: seconds by which the Node object may be late (10 on a node; 0: none). Seconds
     also: `dial_timeout` for a plugin that registers, `pre_start_timeout` for PreStartContainer, `retry_interval`
     between two tries to create a container (13 to 15 on a node). `cdi_dirs`: the directory of CDI specifications, or
-    several, with the one that has priority last; without one the container runtime ignores CDI devices.
+    several, with the one that has priority last; without one the container runtime ignores CDI devices. `claims`: an
+    API server that has the claims of pods (`ApiClaims`), or what gives them instead of one (`GivenClaims`, also where
+    nothing is said). `dra_times`: how long the DRA manager waits for what.
     """
 
     def __init__(
@@ -53,6 +55,8 @@ class Kubelet:
         pre_start_timeout: float = PRE_START_TIMEOUT,
         node_sync_period: float = 0.0,
         cdi_dirs: Path | Sequence[Path] | None = None,
+        claims: ClaimSource | None = None,
+        dra_times: DraTimes = KUBELETS_OWN,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root, self.node_sync_period = root, node_sync_period
@@ -60,7 +64,9 @@ class Kubelet:
         self.workers = PodWorkers(self.changes, retry_interval, (cdi_dirs,) if isinstance(cdi_dirs, Path) else cdi_dirs)
         policy = ManagerOptions(seed, align_numa, pre_start_timeout, now)
         self.manager = DeviceManager(root / "device-plugins", self.workers.active_pods, self.changes, policy)
-        self.workers.manager = self.manager
+        options = DraOptions(claims or GivenClaims(), dra_times, seed, now)
+        self.dra = DraManager(root, self._known_pods, self.changes, self.manager.record_call, options)
+        self.workers.use(self.manager, self.dra)
         self.registration = Registration(self.manager, dial_timeout)
         self._node_capacities: dict[str, tuple[int, int]] = {}
         self._sync_task: asyncio.Task[None] | None = None
@@ -116,12 +122,14 @@ class Kubelet:
     async def _start(self) -> None:
         plugins, resources = self._socket_paths()
         for path in (plugins, resources):
-            _prepare_socket_path(path)
+            prepare_socket_path(path)
         for left in plugins.parent.iterdir():
             if left.name != checkpoint.NAME and not left.is_dir():
                 left.unlink(missing_ok=True)  # a plugin may take its own away meanwhile
         self.manager.load_checkpoint()
-        self._server = await self._serve(plugins, resources)
+        self.dra.load_checkpoint()
+        self._server = await serve((plugins, resources), self._add_services)
+        self.dra.start()
         self.workers.readmit_all()
         self._sync_task = asyncio.create_task(self._sync_node())
         self.changes.notify()
@@ -143,6 +151,7 @@ class Kubelet:
         if server is not None:
             await server.stop(None)
         await self.workers.cancel_tasks()
+        await self.dra.stop()
         await self.registration.close()
 
     async def restart(self) -> None:
@@ -154,25 +163,10 @@ class Kubelet:
         """Lose every stream, as by a fault of kubelet's."""
         await self.registration.drop_streams()
 
-    async def _serve(self, *paths: Path) -> grpc.aio.Server:
-        """A server at these sockets, which appear when it serves."""
-        server = grpc.aio.server()
+    def _add_services(self, server: grpc.aio.Server) -> None:
         add_RegistrationServicer_to_server(self.registration, server)
-        add_PodResourcesListerServicer_to_server(
-            PodResources(self.manager, self.registration, self.workers.active_pods), server
-        )
-        private = {path.with_name(f".{secrets.token_hex(3)}"): path for path in paths}
-        for path in private:
-            try:
-                server.add_insecure_port(grpc_target(path))
-            except RuntimeError:
-                raise OSError(
-                    errno.EACCES, "cannot create a socket in this directory", os.fspath(path.parent)
-                ) from None
-        await server.start()
-        for path, public in private.items():
-            path.rename(public)
-        return server
+        resources = PodResources(self.manager, self.dra, self.registration, self.workers.active_pods)
+        add_PodResourcesListerServicer_to_server(resources, server)
 
     def _socket_paths(self) -> tuple[Path, Path]:
         return self.root / "device-plugins/kubelet.sock", self.root / "pod-resources/kubelet.sock"
@@ -184,9 +178,11 @@ class Kubelet:
         is there."""
         return await self.workers.run(pod)
 
-    async def end(self, key: str) -> None:
-        """A pod ("namespace/name") ends. Its entry stays in the books until the next allocation needs it."""
-        await self.workers.end(key)
+    async def end(self, key: str, force: bool = False) -> None:
+        """A pod ("namespace/name") ends. Its entry stays in the device manager's books until the next allocation needs
+        it. A pod with claims ends once they are unprepared, and this waits for the first try of that. `force`: the API
+        server forgets the pod at once; kubelet does the same as ever."""
+        await self.workers.end(key, force)
 
     def crash(self, key: str, container: str = "main") -> None:
         """A container ends and is created anew, with the devices that it has."""
@@ -237,6 +233,13 @@ class Kubelet:
             for container in running.pod.containers
         }
 
+    def claim_health(self, key: str) -> Mapping[str, Mapping[str, tuple[ResourceHealth, ...]]]:
+        """allocatedResourcesStatus of a pod's claims, as of its last sync: container → "claim:NAME" → health."""
+        return self.pods[key].claim_health
+
+    def _known_pods(self) -> Collection[Pod] | None:
+        return self.workers.active_pods() if self.failures.knows_pods else None
+
     def _publish(self) -> None:
         if self._server is not None:
             self._node_capacities = dict.fromkeys(self._node_capacities, (0, 0)) | self.manager.capacities()
@@ -266,13 +269,3 @@ class Kubelet:
                 f"{(capacity, allocatable)}"
             )
             raise TimeoutError(f"after {deadline:g} s the node {shown}: {self.device_health()}") from None
-
-
-def _prepare_socket_path(path: Path) -> None:
-    """The directory of a socket that can be made. Raises OSError."""
-    if len(os.fsencode(path)) > LONGEST_PATH:
-        problem = f"too long for a unix socket: the limit is {LONGEST_PATH} bytes; use a shorter directory"
-        raise OSError(errno.ENAMETOOLONG, problem, os.fspath(path))
-    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    if other := describe_server(path):
-        raise FileExistsError(errno.EADDRINUSE, f"another kubelet already runs there, {other}", os.fspath(path))

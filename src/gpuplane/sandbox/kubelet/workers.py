@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet.devices import KubeletError
+from gpuplane.sandbox.kubelet.dra.manager import DraManager
+from gpuplane.sandbox.kubelet.dra.podclaims import PodClaims
 from gpuplane.sandbox.kubelet.manager import DeviceManager
 from gpuplane.sandbox.kubelet.pods import Container, Pod, PodRejected, RunningPod, requested_resources
 from gpuplane.sandbox.kubelet.runtime import CreateContainerFailed, create_container
@@ -16,17 +19,20 @@ from gpuplane.sandbox.kubelet.runtime import CreateContainerFailed, create_conta
 class PodWorkers:
     """`pods` are those that run, by "namespace/name"; `failed` those that were rejected, which stay so for ever.
 
-    `manager` has to be set before the first pod. `retry`: seconds between two tries to create a container. `cdi`: the
-    directories in which the container runtime looks for CDI's specifications; None where it does not.
+    `use` has to be called before the first pod. `retry_interval`: seconds between two tries to create a container.
+    `cdi_dirs`: the directories in which the container runtime looks for CDI's specifications; None where it does not.
     """
-
-    manager: DeviceManager
 
     def __init__(self, changes: Changes, retry_interval: float, cdi_dirs: Sequence[Path] | None = None) -> None:
         self.pods, self.rejected_pods = dict[str, RunningPod](), dict[str, PodRejected]()
         self.changes, self.retry_interval, self.cdi_dirs = changes, retry_interval, cdi_dirs
         self._admitting, self._pending = asyncio.Lock(), list[Pod]()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._starts: dict[str, asyncio.Task[None]] = {}  # UID of a pod that is not there yet → what makes it
+
+    def use(self, manager: DeviceManager, dra: DraManager) -> None:
+        """Give out devices by this device manager, and claims by this DRA manager."""
+        self.manager, self.dra, self.claims = manager, dra, PodClaims(dra, self.pods.values)
 
     def active_pods(self) -> list[Pod]:
         """The pods that may hold devices: those that run, and the one that is being admitted."""
@@ -49,7 +55,7 @@ class PodWorkers:
                 self.changes.notify()
             self.rejected_pods.pop(pod.key, None)
             self.pods[pod.key] = running
-        self._spawn(self._create_all(running))
+        self._start(running)
         await asyncio.sleep(0)  # what needs nobody's answer is created now
         return running
 
@@ -71,15 +77,37 @@ class PodWorkers:
                 raise PodRejected(f"OutOf{resource}", message)
         return running
 
-    async def end(self, key: str) -> None:
-        """A pod ends. Its entry stays in the books until the next allocation needs it."""
-        del self.pods[key]
+    async def end(self, key: str, force: bool = False) -> None:
+        """A pod ends: at once, or once its claims are unprepared; this waits for the first try of that. What it holds
+        of device plugins stays in the books until the next allocation needs it. `force`: the API server forgets it now.
+        """
+        running = self.pods[key]
+        has_claims = self.dra.has_claims(running.pod)
+        if force or not has_claims:
+            del self.pods[key]
+        self.changes.notify()
+        if not has_claims or running.is_terminating:
+            return
+        running.is_terminating = True
+        if start := self._starts.pop(running.pod.uid, None):
+            start.cancel()
+        ended = self._spawn(self._terminate(running))
+        with suppress(TimeoutError):
+            await self.changes.until(lambda: ended.done() or running.unprepare_error)
+
+    async def _terminate(self, running: RunningPod, pause: float = 0.0) -> None:
+        await asyncio.sleep(pause)
+        await self.claims.end(running)
+        if self.pods.get(running.pod.key) is running:
+            del self.pods[running.pod.key]
         self.changes.notify()
 
     def crash(self, key: str, container: str) -> None:
         """A container ends and is created anew, with the devices that it has."""
         running = self.pods[key]
         (found,) = (each for each in running.pod.all() if each.name == container)
+        if not running.has_sandbox:
+            return  # there is none yet
         running.started.discard(container)
         running.created.pop(container, None)
         self._spawn(self._create(running, found))
@@ -91,19 +119,26 @@ class PodWorkers:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._starts.clear()
 
     def readmit_all(self) -> None:
         """Kubelet has started and admits every pod again. A container that runs passes; one that is still to be created
         does not, since no device is healthy before its plugin registers (manager.go, devicesToAllocate)."""
         for key, rejected in self.rejected_pods.items():
             self.rejected_pods[key] = PodRejected("ContainerStatusUnknown", rejected.message)
+        first_sync = self.dra.options.times.first_sync
+        for running in self.claims.ending.values():
+            self._spawn(self._terminate(running, first_sync))
         for key, running in list(self.pods.items()):
+            if running.is_terminating:
+                continue
             if resource := next(self._pending_resources(running), None):
                 del self.pods[key]
                 problem = f"no healthy devices present; cannot allocate unhealthy devices {resource}"
                 self.rejected_pods[key] = _unexpected_admission_error(problem)
             else:
-                self._spawn(self._create_all(running))
+                self._start(running, 0.0 if running.has_sandbox else first_sync)
+        self._spawn(self.claims.sync_forever())
 
     def _pending_resources(self, running: RunningPod) -> Iterator[str]:
         for container in running.pod.all():
@@ -116,36 +151,51 @@ class PodWorkers:
 
     # containers
 
-    async def _create_all(self, running: RunningPod) -> None:
+    def _start(self, running: RunningPod, pause: float = 0.0) -> None:
+        self._starts[running.pod.uid] = task = self._spawn(self._create_all(running, pause))
+        task.add_done_callback(lambda _: self._starts.pop(running.pod.uid, None))
+
+    async def _create_all(self, running: RunningPod, pause: float) -> None:
+        if pause:
+            await asyncio.sleep(pause)
+        await self.claims.prepare(running)
         for container in running.pod.all():
             await self._create(running, container)
 
     async def _create(self, running: RunningPod, container: Container) -> None:
         """Create a container. One that cannot be waits; it is tried again at once, and then with pauses."""
         pause = 0.0
-        while self.pods.get(running.pod.key) is running and container.name not in running.started:
+        while self._is_there(running) and container.name not in running.started:
             try:
-                running.created[container.name] = await self._create_container(running.pod.uid, container)
+                running.created[container.name] = await self._create_container(running.pod, container)
             except (KubeletError, CreateContainerFailed) as error:
                 reason = "CreateContainerConfigError" if isinstance(error, KubeletError) else "CreateContainerError"
                 running.waiting_reasons[container.name] = f"{reason}: {error}"
+                self.claims.sync_status(running)
                 self.changes.notify()
                 await asyncio.sleep(pause)
                 pause = self.retry_interval
             else:
                 running.waiting_reasons.pop(container.name, None)
                 running.started.add(container.name)
+                self.claims.sync_status(running)
                 self.changes.notify()
 
-    async def _create_container(self, uid: str, container: Container) -> ContainerEdits:
-        """What a container is made with now, by what the books have for it. Raises Refusal and Uncreated."""
-        await self.manager.pre_start(uid, container)
-        return create_container(self.manager.response_for(uid, container.name), self.cdi_dirs)
+    def _is_there(self, running: RunningPod) -> bool:
+        return self.pods.get(running.pod.key) is running and not running.is_terminating
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _create_container(self, pod: Pod, container: Container) -> ContainerEdits:
+        """What a container is made with now, by what the books have for it. Raises KubeletError and
+        CreateContainerFailed."""
+        claimed = self.dra.books.cdi_ids(pod, container)
+        await self.manager.pre_start(pod.uid, container)
+        return create_container(self.manager.response_for(pod.uid, container.name), self.cdi_dirs, claimed)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _unexpected_admission_error(problem: str) -> PodRejected:

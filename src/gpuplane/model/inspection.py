@@ -110,6 +110,7 @@ class Holder(Shown):
     """Who holds which ids of a device. `since` None: from before this agent.
 
     `pod`: its name; its UID while only that is known; "" while kubelet admits it. `pod_uid`: "" where it is not known.
+    `claim`: "namespace/name" of the claim by which it has them; `resource` is its driver's name then; "" for none.
     """
 
     namespace: str
@@ -119,6 +120,7 @@ class Holder(Shown):
     resource: str
     ids: tuple[str, ...]
     since: datetime | None
+    claim: str = ""
 
 
 class Reason(Shown):

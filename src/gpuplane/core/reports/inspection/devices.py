@@ -144,6 +144,7 @@ class _DeviceInspector:
             resource=allocation.resource,
             ids=allocation.devices,
             since=self.clock.to_utc(allocation.granted_at) if allocation.granted_at else None,
+            claim=allocation.claim,
         )
 
 

@@ -1,6 +1,5 @@
 """Claims of whole GPUs through real agents: from the API server to the container's edits, over crashes and upgrades."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -112,6 +111,16 @@ async def plugin(watcher: Watcher) -> AsyncIterator[Any]:
         yield DRAPluginStub(channel)
 
 
+@asynccontextmanager
+async def ended(agent: Agent) -> AsyncIterator[Agent]:
+    """An agent that has ended after the block, however that ends."""
+    await agent.start()
+    try:
+        yield agent
+    finally:
+        await agent.kill()
+
+
 async def prepare(service: Any, *claims: pb.Claim) -> pb.NodePrepareResourcesResponse:
     request = pb.NodePrepareResourcesRequest(claims=claims)
     return await service.NodePrepareResources(request, wait_for_ready=True)  # type: ignore[no-any-return]
@@ -128,9 +137,7 @@ async def test_a_claim_lives_through_a_crash_and_a_lost_gpu(site: Site) -> None:
     """The same answer, the same edits; meanwhile the device plugin does not offer its GPU, and the slice keeps it."""
     device = "gpu-00000000-0000-0000-0000-000000000001"
     nic = {"request": "nic", "driver": "nic.example.com", "pool": "n1", "device": "eth0"}
-    async with Kubelet(site.root) as kubelet, Watcher(site.root) as watcher:
-        agent = site.agent()
-        await agent.start()
+    async with Kubelet(site.root) as kubelet, Watcher(site.root) as watcher, ended(site.agent()) as agent:
         await site.server.until(lambda: len(site.slices()) == 4)
         claim = site.create("train", result(1), nic)
         async with plugin(watcher) as service:
@@ -197,9 +204,8 @@ async def test_each_claim_of_a_pod_has_its_own_answer(site: Site) -> None:
 
 async def test_an_upgrade_keeps_the_claims(site: Site) -> None:
     """The new agent stands by, takes over when the old one ends, and answers the same."""
-    async with Kubelet(site.root) as kubelet, Watcher(site.root) as watcher:
-        old = site.agent("--pod-uid", UIDS[0])
-        await old.start()
+    agent = site.agent("--pod-uid", UIDS[0])
+    async with Kubelet(site.root) as kubelet, Watcher(site.root) as watcher, ended(agent) as old:
         await kubelet.until_capacity(GPU, 4, 4)
         claim = site.create("train", result(2))
         async with plugin(watcher) as service:
@@ -213,5 +219,4 @@ async def test_an_upgrade_keeps_the_claims(site: Site) -> None:
                 assert again.SerializeToString(deterministic=True) == first.SerializeToString(deterministic=True)
                 await kubelet.until_capacity(GPU, 4, 3)
                 assert await unprepare(service, claim) == [""]
-        await asyncio.sleep(0)
     assert site.files() == []

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from gpuplane.agent.node import Node
 from gpuplane.core.dra.claimspecs import claim_fingerprints
 from gpuplane.core.dra.names import claim_file_name
+from gpuplane.host.cdi import claimfiles
 from gpuplane.host.cdi.claimfiles import keep_claim_files
 from gpuplane.model.claims import AllocatedClaim
 from gpuplane.model.config import DraSettings, Settings
@@ -84,6 +85,26 @@ async def test_a_claim_has_a_file_while_it_is_prepared(tmp_path: Path) -> None:
         await settled(kept)
         assert not file.exists()
         assert (tmp_path / "cdi" / claim_file_name(DRIVER, "b")).exists()
+
+
+async def test_an_idle_node_is_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With claims and without: nothing else wakes the part."""
+    looks = list[Path]()
+    really = claimfiles.look
+
+    def look(directory: Path, driver: str, before: Mapping[str, claimfiles.Seen]) -> Mapping[str, claimfiles.Seen]:
+        looks.append(directory)
+        return really(directory, driver, before)
+
+    monkeypatch.setattr(claimfiles, "look", look)
+    async with keeping(tmp_path) as kept:
+        await asyncio.sleep(0.2)
+        assert len(looks) <= 15  # one each 20 ms
+        kept.apply(prepare("a", 0))
+        await settled(kept)
+        looks.clear()
+        await asyncio.sleep(0.2)
+        assert len(looks) <= 15
 
 
 async def test_a_file_without_a_claim_goes_and_others_stay(tmp_path: Path) -> None:

@@ -34,6 +34,8 @@ from gpuplane.model.status import CLAIM_FILES, ClaimFilesStatus, PartState
 from gpuplane.model.text import join
 from gpuplane.model.value import Value
 
+NO_CLAIMS: Mapping[str, PreparedClaim] = {}
+
 LONGEST = 16.0
 """Seconds between two tries where the disk refuses."""
 
@@ -66,7 +68,9 @@ def _wanted(snapshot: Snapshot) -> Wanted | None:
     settings = snapshot.config.settings
     if standby_reason(snapshot) or settings is None or snapshot.machine is None:
         return None
-    return Wanted(snapshot.ledger.claims or {}, claim_specs(snapshot), metadata_files(snapshot), settings.dra.driver)
+    return Wanted(
+        snapshot.ledger.claims or NO_CLAIMS, claim_specs(snapshot), metadata_files(snapshot), settings.dra.driver
+    )
 
 
 def _changed(seen: Wanted | None, snapshot: Snapshot) -> bool:

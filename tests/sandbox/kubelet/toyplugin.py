@@ -49,8 +49,9 @@ class ToyPlugin(RegistrationServicer, DRAResourceHealthServicer):
         self.statuses: list[registration.RegistrationStatus] = []
         self.allocated: dict[str, list[tuple[str, str | None]]] = {}
         self.health: dict[str, health.DeviceHealth] = {}
-        self.changes, self._streams = Changes(), list[asyncio.Queue[health.NodeWatchResourcesResponse]]()
+        self.changes, self._streams = Changes(), list[asyncio.Queue[health.NodeWatchResourcesResponse | None]]()
         self._times: dict[tuple[str, str], int] = {}
+        self.refuses_statuses = 0  # so often it fails when it is told that it is registered
         self.slow = asyncio.Event()  # set to let the slow claim go on
         for each in DEVICES:
             self.set_health(each, health.HEALTHY, send=False)
@@ -70,8 +71,10 @@ class ToyPlugin(RegistrationServicer, DRAResourceHealthServicer):
         add_DRAResourceHealthServicer_to_server(self, self._servers[0])
         add_RegistrationServicer_to_server(self, self._servers[1])
         for server, path in zip(self._servers, (self.service_socket, self.registration_socket), strict=True):
-            server.add_insecure_port(f"unix:{path}")
+            hidden = path.with_name(f".{path.name}")  # gRPC removes at its end what it knows
+            server.add_insecure_port(f"unix:{hidden}")
             await server.start()
+            hidden.rename(path)
 
     async def stop(self) -> None:
         """Go, and take the sockets along."""
@@ -79,6 +82,12 @@ class ToyPlugin(RegistrationServicer, DRAResourceHealthServicer):
         for server in self._servers:
             await server.stop(None)
         self.service_socket.unlink(missing_ok=True)
+        self._streams.clear()
+
+    async def kill(self) -> None:
+        """Die: the sockets stay behind, and nobody answers there."""
+        for server in self._servers:
+            await server.stop(None)
         self._streams.clear()
 
     async def until(self, *calls: str, deadline: float = 60.0) -> None:
@@ -105,17 +114,20 @@ class ToyPlugin(RegistrationServicer, DRAResourceHealthServicer):
         self.deadlines.append(("NotifyRegistrationStatus", context.time_remaining()))
         self.statuses.append(request)
         self.changes.notify()
+        if request.plugin_registered and self.refuses_statuses:
+            self.refuses_statuses -= 1
+            await context.abort(grpc.StatusCode.INTERNAL, "not now")
         return registration.RegistrationStatusResponse()
 
     async def NodeWatchResources(
         self, request: health.NodeWatchResourcesRequest, context: Any
     ) -> AsyncIterator[health.NodeWatchResourcesResponse]:
-        stream: asyncio.Queue[health.NodeWatchResourcesResponse] = asyncio.Queue()
+        stream: asyncio.Queue[health.NodeWatchResourcesResponse | None] = asyncio.Queue()
         self._streams.append(stream)
         self.changes.notify()
         yield self._health_list()
-        while True:
-            yield await stream.get()
+        while (answer := await stream.get()) is not None:
+            yield answer
 
     def set_health(
         self, device: str, state: health.HealthStatus.ValueType, message: str = "", send: bool = True, timeout: int = 0
@@ -135,6 +147,12 @@ class ToyPlugin(RegistrationServicer, DRAResourceHealthServicer):
         """The list as it is now."""
         for stream in self._streams:
             stream.put_nowait(self._health_list())
+
+    async def end_streams(self) -> None:
+        """End every stream in good order; the connection stays."""
+        for stream in self._streams:
+            stream.put_nowait(None)
+        self._streams.clear()
 
     def _health_list(self) -> health.NodeWatchResourcesResponse:
         return health.NodeWatchResourcesResponse(devices=self.health.values())

@@ -1,0 +1,154 @@
+"""Selectors of devices, evaluated as kube-scheduler does (k8s.io/dynamic-resource-allocation/cel).
+
+The evaluator is Google's CEL (cel-expr-python). It is no dependency of the agent: where it is missing, the first
+selector says what to install. `device` is declared by its fields, so that a wrong field or type is found when an
+expression is compiled.
+
+An unknown domain reads as an empty map, yet `in` and `exists` do not see it. The library has no map with a default. So
+an expression that fails is evaluated again, with an empty map for each domain that its text names. (An expression
+that asks `'x' in device.attributes`, and reads `device.attributes['x']` without waiting for the answer, sees x twice.)
+
+Left out: the estimate of costs; Kubernetes' other libraries (lists, sets, ip, cidr, url, format); that a bad regular
+expression is found when it is compiled.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from gpuplane.sandbox.apiserver.quantities import parse_quantity
+from gpuplane.sandbox.scheduler.celfunctions import POOL, QUANTITY, declare, quantity, semver
+from gpuplane.sandbox.scheduler.semver import parse_version
+
+LONGEST_EXPRESSION = 10 << 10  # bytes
+_LITERAL = re.compile(r"'([^'\\\n]*)'|\"([^\"\\\n]*)\"")
+_WORDS = (
+    (re.compile(r'^NOT_FOUND: Key not found in map : "(.*)"$', re.DOTALL), r"no such key: \1"),
+    (re.compile(r"^[A-Z_]+: No matching overloads found.*$", re.DOTALL), "no such overload"),
+    (re.compile(r"^[A-Z_]+: | \[[A-Z_]+\]$"), ""),
+)
+"""The library's words for an error, and Kubernetes' words."""
+Json = Mapping[str, Any]
+
+
+class SelectorError(Exception):
+    """An expression that cannot be compiled, or fails for a device; with the words of Kubernetes."""
+
+
+class MissingLibrary(SelectorError):
+    """There is no CEL library."""
+
+
+class Variables:
+    """What an expression can see of a device: its driver, the API's attributes and capacities, whether it is shared.
+
+    Names without a domain are in the driver's. Raises ValueError for a version or quantity that is none.
+    """
+
+    def __init__(self, driver: str, attributes: Json, capacity: Json, shared: bool) -> None:
+        self._fields = {"device.driver": driver, "device.allowMultipleAllocations": shared}
+        self._attributes = _by_domain(driver, {name: _attribute(value) for name, value in attributes.items()})
+        self._capacity = _by_domain(
+            driver, {name: quantity(parse_quantity(value["value"]).value) for name, value in capacity.items()}
+        )
+
+    def activation(self, domains: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The variables by name, with an empty map for each of the domains that is not there."""
+        empty: dict[str, dict[str, Any]] = {domain: {} for domain in domains}
+        return self._fields | {
+            "device.attributes": empty | self._attributes,
+            "device.capacity": empty | self._capacity,
+        }
+
+
+def check_expression(expression: str) -> str:
+    """Why Kubernetes would not take an expression as a selector, or ""."""
+    if len(expression.encode()) > LONGEST_EXPRESSION:
+        return f"Too long: may not be more than {LONGEST_EXPRESSION} bytes"
+    try:
+        _compile(expression)
+    except MissingLibrary:
+        raise
+    except SelectorError as wrong:
+        return str(wrong)
+    return ""
+
+
+def matches(expression: str, variables: Variables) -> bool:
+    """Whether a device is selected. Raises SelectorError."""
+    program = _compile(expression)
+    found = program.eval(data=variables.activation())
+    if found.type() == _library().Type.ERROR:
+        domains = tuple(one or other for one, other in _LITERAL.findall(expression))
+        found = program.eval(data=variables.activation(domains))
+    value = found.value()
+    if found.type() == _library().Type.ERROR:
+        for library, kubernetes in _WORDS:
+            value = library.sub(kubernetes, value)
+        raise SelectorError(f"CEL runtime error: {value}")
+    if not isinstance(value, bool):
+        name = found.type().name()
+        raise SelectorError(f"CEL runtime error: CEL result of type {name} could not be converted to bool")
+    return value
+
+
+@lru_cache(maxsize=1024)
+def _compile(expression: str) -> Any:
+    try:
+        program = _environment().compile(expression)
+    except RuntimeError as wrong:
+        raise SelectorError(f"compilation failed: {_WORDS[-1][0].sub('', str(wrong))}") from None
+    if program.return_type() not in (_library().Type.BOOL, _library().Type.DYN):
+        name = program.return_type().name().lower()
+        raise SelectorError(f"must evaluate to bool or the unknown type, not {name}")
+    return program
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Any:
+    cel = _library()
+    from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings  # type: ignore[import-untyped]
+
+    def by_domain(value: Any) -> Any:
+        return cel.Type.Map(cel.Type.STRING, cel.Type.Map(cel.Type.STRING, value))
+
+    return cel.NewEnv(
+        descriptor_pool=POOL,
+        variables={
+            "device.driver": cel.Type.STRING,
+            "device.allowMultipleAllocations": cel.Type.BOOL,
+            "device.attributes": by_domain(cel.Type.DYN),
+            "device.capacity": by_domain(cel.Type(QUANTITY)),
+        },
+        extensions=[ext_bindings.ExtBindings(), ext_optional.ExtOptional(), ext_strings.ExtStrings()],
+        functions=declare(cel),
+    )
+
+
+def _library() -> Any:
+    try:
+        from cel_expr_python import cel  # type: ignore[import-untyped]
+    except ImportError as missing:
+        raise MissingLibrary(
+            "selectors of devices are CEL expressions, and there is no library to evaluate them: install it by "
+            "pip install 'gpuplane[sandbox]' (cel-expr-python)"
+        ) from missing
+    return cel
+
+
+def _by_domain(driver: str, values: Json) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        domain, slash, identifier = name.partition("/")
+        found.setdefault(domain if slash else driver, {})[identifier if slash else domain] = value
+    return found
+
+
+def _attribute(value: Json) -> Any:
+    for kind in ("int", "bool", "string"):
+        if value.get(kind) is not None:
+            return value[kind]
+    if value.get("version") is not None:
+        return semver(parse_version(value["version"]))
+    raise ValueError("unsupported attribute value")

@@ -1,0 +1,131 @@
+"""Kubernetes' own functions in CEL: quantities and semantic versions.
+
+Names and overloads are those of apiserver/pkg/cel/library (quantity.go, semverlib.go) in 1.36: `sign` is no method.
+CEL's values of these two types are messages of one text each, in a form that is equal where the values are equal.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from gpuplane.sandbox.apiserver.quantities import parse_quantity
+from gpuplane.sandbox.scheduler.semver import Version, parse_version
+
+QUANTITY, SEMVER = "kubernetes.Quantity", "kubernetes.Semver"
+LARGEST_INTEGER = (1 << 63) - 1
+
+
+def _make_pool() -> descriptor_pool.DescriptorPool:
+    file = descriptor_pb2.FileDescriptorProto(name="kubernetes.proto", package="kubernetes", syntax="proto3")
+    for name in (QUANTITY, SEMVER):
+        message = file.message_type.add(name=name.removeprefix("kubernetes."))
+        message.field.add(name="text", number=1, type=descriptor_pb2.FieldDescriptorProto.TYPE_STRING, label=1)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+POOL = _make_pool()
+_QUANTITY, _SEMVER = (message_factory.GetMessageClass(POOL.FindMessageTypeByName(name)) for name in (QUANTITY, SEMVER))
+
+
+def quantity(number: Fraction) -> Any:
+    """A quantity as CEL's value."""
+    return _QUANTITY(text=str(number))
+
+
+def semver(version: Version) -> Any:
+    """A version as CEL's value."""
+    return _SEMVER(text=str(version))
+
+
+def declare(cel: Any) -> list[Any]:
+    """The functions as declarations for an environment of the CEL library."""
+    quantity_type, semver_type = cel.Type(QUANTITY), cel.Type(SEMVER)
+    text, boolean, whole, real = cel.Type.STRING, cel.Type.BOOL, cel.Type.INT, cel.Type.DOUBLE
+    found: dict[str, list[Any]] = {}
+
+    def add(
+        name: str, takes: tuple[Any, ...], gives: Any, body: Callable[..., Any] | None, *, method: bool = True
+    ) -> None:
+        overload = cel.Overload(
+            id=f"{name}_{'_'.join(each.name().rpartition('.')[2] for each in takes)}",
+            return_type=gives,
+            parameters=takes,
+            is_member=method,
+            impl=body,
+        )
+        found.setdefault(name, []).append(overload)
+
+    def compare(name: str, gives: Any, verdict: Callable[[int], Any]) -> None:
+        # One body serves both overloads: see _text.
+        add(name, (quantity_type, quantity_type), gives, lambda a, b: verdict(_compare_values(a, b)))
+        add(name, (semver_type, semver_type), gives, None)
+
+    add("quantity", (text,), quantity_type, lambda a: quantity(parse_quantity(a).value), method=False)
+    add("isQuantity", (text,), boolean, lambda a: _parses(parse_quantity, a), method=False)
+    add("sign", (quantity_type,), whole, lambda a: _compare(_number(a), 0), method=False)
+    add("isInteger", (quantity_type,), boolean, lambda a: _is_integer(_number(a)))
+    add("asInteger", (quantity_type,), whole, _as_integer)
+    add("asApproximateFloat", (quantity_type,), real, lambda a: float(_number(a)))
+    add("add", (quantity_type, quantity_type), quantity_type, lambda a, b: quantity(_number(a) + _number(b)))
+    add("add", (quantity_type, whole), quantity_type, lambda a, b: quantity(_number(a) + b))
+    add("sub", (quantity_type, quantity_type), quantity_type, lambda a, b: quantity(_number(a) - _number(b)))
+    add("sub", (quantity_type, whole), quantity_type, lambda a, b: quantity(_number(a) - b))
+    add("semver", (text,), semver_type, lambda a: semver(parse_version(a)), method=False)
+    add("semver", (text, boolean), semver_type, lambda a, b: semver(parse_version(a, b)), method=False)
+    add("isSemver", (text,), boolean, lambda a: _parses(parse_version, a), method=False)
+    add("isSemver", (text, boolean), boolean, lambda a, b: _parses(parse_version, a, b), method=False)
+    add("major", (semver_type,), whole, lambda a: _version(a).major)
+    add("minor", (semver_type,), whole, lambda a: _version(a).minor)
+    add("patch", (semver_type,), whole, lambda a: _version(a).patch)
+    compare("compareTo", whole, lambda order: order)
+    compare("isGreaterThan", boolean, lambda order: order > 0)
+    compare("isLessThan", boolean, lambda order: order < 0)
+    return [cel.FunctionDecl(name, overloads) for name, overloads in found.items()]
+
+
+def _number(value: Any) -> Fraction:
+    return Fraction(_text(value, _QUANTITY))
+
+
+def _version(value: Any) -> Version:
+    return parse_version(_text(value, _SEMVER))
+
+
+def _text(value: Any, kind: type) -> str:
+    """To the library all messages are of one kind when it runs, so a body sees for itself what it is given."""
+    if not isinstance(value, kind):
+        raise ValueError("no such overload")
+    return str(value.text)  # type: ignore[attr-defined]
+
+
+def _compare_values(one: Any, other: Any) -> int:
+    if isinstance(one, _QUANTITY):
+        return _compare(_number(one), _number(other))
+    return _compare(_version(one).precedence, _version(other).precedence)
+
+
+def _compare(one: Any, other: Any) -> int:
+    return int(one > other) - int(one < other)
+
+
+def _is_integer(number: Fraction) -> bool:
+    return number.denominator == 1 and abs(number) <= LARGEST_INTEGER
+
+
+def _as_integer(value: Any) -> int:
+    number = _number(value)
+    if not _is_integer(number):
+        raise ValueError("cannot convert value to integer")
+    return int(number)
+
+
+def _parses(parse: Callable[..., Any], *arguments: Any) -> bool:
+    try:
+        parse(*arguments)
+    except ValueError:
+        return False
+    return True

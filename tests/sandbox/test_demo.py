@@ -24,6 +24,7 @@ TITLES = [
     "The configuration is edited: time slices",
     "A device that is no GPU",
     PARTITIONED,
+    "A pod gets a GPU by a claim",
     "The configuration is edited: GPUs are CDI devices",
     "The agent stops",
 ]
@@ -79,7 +80,7 @@ async def test_without_the_drivers_files_nothing_is_given_by_cdi(tmp_path: Path)
 
     assert (status, errors) == (0, "")
     assert [scene["title"] for scene in scenes if "CDI" in scene["title"]] == []
-    assert len(scenes) == len(TITLES) - 2
+    assert len(scenes) == len(TITLES) - 3
 
 
 async def test_a_machine_with_one_gpu_is_refused() -> None:

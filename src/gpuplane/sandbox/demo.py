@@ -13,7 +13,7 @@ import msgspec
 from gpuplane.core.text import join_first_names
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import MachineFile
-from gpuplane.sandbox import migscene
+from gpuplane.sandbox import claimscene, migscene
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod
 from gpuplane.sandbox.kubelet.runtime import read_registry
@@ -83,6 +83,7 @@ class Demo:
                     if (gpu := migscene.find_gpu(self.described.gpus or ())) is not None:
                         yield await self.a_gpu_is_partitioned(gpu)
                     if self.described.driver and self.described.driver.files:
+                        yield await self.a_claim()
                         yield await self.cdi_devices()
                     yield await self.the_end()
 
@@ -277,6 +278,13 @@ class Demo:
         except TimeoutError as error:
             raise Broken(f"the GPU was not partitioned: {error}") from None
         return Scene("A label of the Node partitions a GPU around a pod", lines, {"gpu": gpu.index})
+
+    async def a_claim(self) -> Scene:
+        try:
+            lines = await claimscene.play(self.root / "claims", self.machine, self.count)
+        except TimeoutError as error:
+            raise Broken(f"the pod did not get a GPU by its claim: {error}") from None
+        return Scene("A pod gets a GPU by a claim (Dynamic Resource Allocation)", lines, {})
 
     async def cdi_devices(self) -> Scene:
         """The specification is on disk when kubelet learns of the devices, and the runtime resolves them by it."""

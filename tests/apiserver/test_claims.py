@@ -215,7 +215,7 @@ async def test_the_status_says_ready_and_how_the_device_is(server: ApiServer, ku
     server.put(PATH, told({**RESULT, "request": "gpu"}))
     prepared = claim(UID, 0, name="train")
     first = Node(node(), now=lambda: 100.0)
-    async with running(lambda: keep_claim_status(first, ClaimReader(kubeconfig), kubeconfig)):
+    async with running(lambda: keep_claim_status(first, ClaimReader(kubeconfig))):
         first.apply(ClaimPrepareRequested(prepared))
         await server.until(lambda: conditions(server).get("Ready") == ("True", "Prepared"))
         assert conditions(server)["Healthy"] == ("True", "Healthy")
@@ -225,7 +225,7 @@ async def test_the_status_says_ready_and_how_the_device_is(server: ApiServer, ku
     assert writes == 2
 
     second = Node(first.snapshot, now=lambda: 100.0)
-    async with running(lambda: keep_claim_status(second, ClaimReader(kubeconfig), kubeconfig)):
+    async with running(lambda: keep_claim_status(second, ClaimReader(kubeconfig))):
         await asyncio.sleep(0.3)
         assert server.requests.count(f"PATCH {PATH}/status") == writes
         second.apply(ClaimUnprepareRequested(UID))
@@ -240,7 +240,7 @@ async def test_a_missing_right_to_write_the_status_is_said(server: ApiServer, ku
     server.failures.append(refusals)
     kept = Node(node(), now=lambda: 100.0)
     kept.apply(ClaimPrepareRequested(claim(UID, 0, name="train")))
-    async with running(lambda: keep_claim_status(kept, ClaimReader(kubeconfig), kubeconfig)):
+    async with running(lambda: keep_claim_status(kept, ClaimReader(kubeconfig))):
         assert await kept.wait_until(lambda snapshot: CLAIM_STATUS in snapshot.statuses, 10)
         assert "dra" in as_shown(kept.snapshot.statuses[CLAIM_STATUS].text)
         await server.until(lambda: "Ready" in conditions(server))

@@ -227,7 +227,7 @@ def serving(
         claims = ClaimReader(options.kubeconfig)
         fetch = partial(_fetch_claim, node, claims)
         parts[Part("claim checks")] = lambda: check_claims(node, fetch)
-        parts[Part("claim status writer")] = lambda: keep_claim_status(node, claims, options.kubeconfig)
+        parts[Part("claim status writer")] = lambda: keep_claim_status(node, claims)
     if options.registers:
         parts[Part("dra server")] = lambda: keep_dra_driver(node, options, fetch, ours)
     return parts

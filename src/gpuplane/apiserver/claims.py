@@ -57,7 +57,7 @@ class ClaimReader:
         from gpuplane.apiserver.connection import ApiServerError, get_object
 
         try:
-            return await get_object(await self._connected(), claim_path(claim.namespace, claim.name), Claim)
+            return await get_object(await self.client(), claim_path(claim.namespace, claim.name), Claim)
         except ApiServerError as error:
             if not error.code:
                 await self.close()
@@ -66,8 +66,8 @@ class ClaimReader:
             rights = RIGHTS if error.code == FORBIDDEN else ""
             raise _unavailable("claim-not-fetched", f"claim {claim}: {error}{rights}") from None
 
-    async def _connected(self) -> "AsyncClient":
-        """The open client. Raises ApiServerError."""
+    async def client(self) -> "AsyncClient":
+        """The open client: a new one costs 30 ms, for the certificates. Raises ApiServerError."""
         from gpuplane.apiserver.connection import connect
 
         async with self._lock:

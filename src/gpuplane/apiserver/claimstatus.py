@@ -7,7 +7,6 @@ says the same, with its times. A claim that is unprepared is left as it is: its 
 import asyncio
 import importlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from gpuplane.apiserver.claims import NOT_FOUND, RIGHTS, Claim, ClaimReader, claim_path
@@ -30,9 +29,9 @@ Times = Mapping[tuple[str, str, str, str], tuple[DeviceCondition, str]]
 """(pool, device, share, type) → a condition, and since when it stands."""
 
 
-async def keep_claim_status(node: Node, reader: ClaimReader, kubeconfig: Path | None) -> None:
+async def keep_claim_status(node: Node, reader: ClaimReader) -> None:
     """Keep the entries of our devices, for ever."""
-    writer, rests = _Writer(node, reader, kubeconfig), Backoff()
+    writer, rests = _Writer(node, reader), Backoff()
     while True:
         await node.wait_until(writer.has_work, None)
         await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
@@ -56,8 +55,8 @@ async def keep_claim_status(node: Node, reader: ClaimReader, kubeconfig: Path | 
 class _Writer:
     """What the API server has of each claim, as far as we know."""
 
-    def __init__(self, node: Node, reader: ClaimReader, kubeconfig: Path | None) -> None:
-        self.node, self.reader, self.kubeconfig = node, reader, kubeconfig
+    def __init__(self, node: Node, reader: ClaimReader) -> None:
+        self.node, self.reader = node, reader
         self._written: dict[str, Times] = {}
 
     def has_work(self, snapshot: Any) -> bool:
@@ -90,14 +89,16 @@ class _Writer:
         return _times(found, claim.driver)
 
     async def _write(self, claim: PreparedClaim, conditions: ClaimConditions) -> None:
-        from gpuplane.apiserver.connection import ApiServerError, apply_object, connect
+        from gpuplane.apiserver.connection import ApiServerError, apply_object
 
         times = _with_times(self._written[claim.claim.uid], conditions)
         path = f"{claim_path(claim.claim.namespace, claim.claim.name)}/status"
         try:
-            async with connect(self.kubeconfig) as client:
-                await apply_object(client, path, _body(claim.claim, claim.driver, conditions, times), FIELD_MANAGER)
+            body = _body(claim.claim, claim.driver, conditions, times)
+            await apply_object(await self.reader.client(), path, body, FIELD_MANAGER)
         except ApiServerError as error:
+            if not error.code:
+                await self.reader.close()
             if error.code not in (NOT_FOUND, 409):  # it is gone, or it is another claim: there is nothing to say
                 raise
         self._written[claim.claim.uid] = times

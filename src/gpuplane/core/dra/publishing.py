@@ -175,6 +175,8 @@ def dropped_gates(fields: Iterable[str]) -> tuple[str, ...]:
 
 
 def _differing(sent: Any, kept: Any, where: str) -> Iterator[str]:
+    if sent == kept:
+        return
     if isinstance(sent, dict) and isinstance(kept, dict):
         for key in dict.fromkeys((*sent, *kept)):
             if key not in DECIDED_BY_SERVER:
@@ -182,7 +184,7 @@ def _differing(sent: Any, kept: Any, where: str) -> Iterator[str]:
     elif isinstance(sent, list) and isinstance(kept, list) and len(sent) == len(kept):
         for n, (one, other) in enumerate(zip(sent, kept, strict=True)):
             yield from _differing(one, other, f"{where}[{_item_name(one, n)}]")
-    elif sent != kept and not (where.endswith(".value") and ".capacity." in where and is_same_quantity(sent, kept)):
+    elif not (where.endswith(".value") and ".capacity." in where and is_same_quantity(sent, kept)):
         yield where
 
 

@@ -29,6 +29,8 @@ DRIVER, NODE = "gpu.nvidia.com", "/api/v1/nodes/n1"
 CONFIG = "version: v1\ndra: {enabled: true}\n"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 CALLS, CLAIMS, SETTLES, MANY, STARTS = 1000, 300, 2000, 12_000, 10
+REST = 0.1
+"""Seconds between two claims: 200 a minute are one each 0.3 s."""
 IDLE = 60.0
 """Seconds."""
 
@@ -133,6 +135,7 @@ async def preparing() -> list[Row]:
             first.append(await seconds(lambda claim=claim: prepare(bench.plugin, claim)))  # type: ignore[misc]
             again.append(await seconds(lambda claim=claim: prepare(bench.plugin, claim)))  # type: ignore[misc]
             await unprepare(bench.plugin, claim)
+            await asyncio.sleep(REST)
         requests = [each for each in bench.server.requests if "/resourceclaims/" in each]
     bare, new, known = (statistics.median(each) * 1e3 for each in (empty, first, again))
     p99 = sorted(first)[int(len(first) * 0.99)] * 1e3

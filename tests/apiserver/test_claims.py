@@ -14,12 +14,21 @@ from gpuplane.apiserver import node as watching
 from gpuplane.apiserver.claimchecks import check_claims
 from gpuplane.apiserver.claims import ClaimReader
 from gpuplane.apiserver.claimstatus import keep_claim_status
+from gpuplane.core.containers.cdi.specstatus import spec_fingerprint
+from gpuplane.core.dra.claimspecs import claim_specs
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, ClaimUnavailable, OpaqueConfig
-from gpuplane.model.facts import AllocationsListed, ClaimPrepareRequested, ClaimUnprepareRequested, FaultOccurred
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ClaimPrepareRequested,
+    ClaimUnprepareRequested,
+    FaultOccurred,
+    LedgerStored,
+    StatusChanged,
+)
 from gpuplane.model.pod import PodRef
 from gpuplane.model.reasons import Reason
-from gpuplane.model.snapshot import Allocation
-from gpuplane.model.status import CLAIM_STATUS, CLAIMS
+from gpuplane.model.snapshot import Allocation, StoredLedger
+from gpuplane.model.status import CLAIM_FILES, CLAIM_STATUS, CLAIMS, ClaimFilesStatus
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.core.dra.nodes import claim, node
@@ -36,6 +45,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
     monkeypatch.setattr(retry, "LONG_PAUSE", 0.05)
     monkeypatch.setattr(claimstatus, "WRITE_INTERVAL", 0.01)
+    monkeypatch.setattr(claimstatus, "SETTLES", 0.01)
 
 
 @pytest.fixture
@@ -204,6 +214,14 @@ async def test_nobody_is_asked_about_claims_that_kubelet_lists() -> None:
     assert api.asked == 0
 
 
+def prepared(kept: Node, asked: AllocatedClaim) -> None:
+    """Have a claim prepared, all of it."""
+    kept.apply(ClaimPrepareRequested(asked))
+    kept.apply(LedgerStored(StoredLedger(ledger=kept.snapshot.ledger)))
+    found = {uid: spec_fingerprint(spec) for uid, spec in claim_specs(kept.snapshot).items()}
+    kept.apply(StatusChanged(CLAIM_FILES, ClaimFilesStatus("ok", fingerprints=found)))
+
+
 def conditions(server: ApiServer) -> dict[str, tuple[str, str]]:
     """Type of a condition → its status and reason, of the claim's only device."""
     devices = server.objects.get(parse_path(PATH))["status"].get("devices", ())
@@ -213,10 +231,9 @@ def conditions(server: ApiServer) -> dict[str, tuple[str, str]]:
 async def test_the_status_says_ready_and_how_the_device_is(server: ApiServer, kubeconfig: Path) -> None:
     """It is written once for each change, by us and by the agent after us."""
     server.put(PATH, told({**RESULT, "request": "gpu"}))
-    prepared = claim(UID, 0, name="train")
     first = Node(node(), now=lambda: 100.0)
     async with running(lambda: keep_claim_status(first, ClaimReader(kubeconfig))):
-        first.apply(ClaimPrepareRequested(prepared))
+        prepared(first, claim(UID, 0, name="train"))
         await server.until(lambda: conditions(server).get("Ready") == ("True", "Prepared"))
         assert conditions(server)["Healthy"] == ("True", "Healthy")
         first.apply(FaultOccurred(code="xid-79", gpu="GPU-0", message="it fell off the bus", at=100.0))
@@ -239,7 +256,7 @@ async def test_a_missing_right_to_write_the_status_is_said(server: ApiServer, ku
     refusals = InjectedFailure(f"PATCH {PATH}/status", code=422, message="no rights", times=2)
     server.failures.append(refusals)
     kept = Node(node(), now=lambda: 100.0)
-    kept.apply(ClaimPrepareRequested(claim(UID, 0, name="train")))
+    prepared(kept, claim(UID, 0, name="train"))
     async with running(lambda: keep_claim_status(kept, ClaimReader(kubeconfig))):
         assert await kept.wait_until(lambda snapshot: CLAIM_STATUS in snapshot.statuses, 10)
         assert "dra" in as_shown(kept.snapshot.statuses[CLAIM_STATUS].text)

@@ -5,6 +5,7 @@ One client stays open while claims are asked for, so that a Prepare does not wai
 
 import asyncio
 import importlib
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -53,7 +54,8 @@ class ClaimReader:
 
     async def read(self, claim: ClaimName) -> "Claim":
         """The claim as the API server has it, whatever its UID. Raises ClaimUnavailable."""
-        await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
+        if CLIENT_MODULE not in sys.modules:
+            await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
         from gpuplane.apiserver.connection import ApiServerError, get_object
 
         try:

@@ -22,6 +22,8 @@ from gpuplane.model.text import Text
 FIELD_MANAGER = "gpuplane-dra"
 REFUSED = (403, 422)
 """What the API server answers to a writer that lacks rights (422 where it lacks those of `resourceclaims/driver`)."""
+SETTLES = 0.2
+"""Seconds until something is written: kubelet's answer comes first."""
 WRITE_INTERVAL = 1.0
 """The fewest seconds between two rounds of writes."""
 
@@ -34,6 +36,7 @@ async def keep_claim_status(node: Node, reader: ClaimReader) -> None:
     writer, rests = _Writer(node, reader), Backoff()
     while True:
         await node.wait_until(writer.has_work, None)
+        await asyncio.sleep(SETTLES)
         await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
         from gpuplane.apiserver.connection import ApiServerError
 

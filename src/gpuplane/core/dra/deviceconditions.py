@@ -7,6 +7,7 @@ it is worded in another way.
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.core.dra.preparing import claim_problem
 from gpuplane.core.health.devicehealth import health_with_parents
 from gpuplane.core.text import clip
 from gpuplane.core.view import part_view, view
@@ -39,10 +40,9 @@ ClaimConditions = tuple[tuple[AllocatedDevice, tuple[DeviceCondition, ...]], ...
 
 @view
 def claim_conditions(snapshot: Snapshot) -> Mapping[str, ClaimConditions]:
-    """UID of each prepared claim → what its status shall say."""
-    if not snapshot.ledger.claims:
-        return {}
-    return _claim_conditions.of(snapshot, snapshot.ledger.claims, health_with_parents(snapshot))
+    """UID of each claim whose containers can start → what its status shall say."""
+    claims = {uid: each for uid, each in (snapshot.ledger.claims or {}).items() if claim_problem(snapshot, uid) is None}
+    return _claim_conditions.of(snapshot, claims, health_with_parents(snapshot)) if claims else {}
 
 
 @part_view

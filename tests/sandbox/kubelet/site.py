@@ -36,10 +36,12 @@ class Site:
     def claim(self, name: str, *pods: Pod, device: str = "g4", share: str | None = None, **more: Any) -> str:
         """Give a claim that is allocated, and reserved for these pods; its UID."""
         uid = more.pop("uid", None) or str(uuid4())
-        result = {"request": "gpu", "driver": DRIVER, "pool": POOL, "device": device}
+        result = {"request": "gpu", "pool": POOL, "device": device}
+        drivers = more.pop("drivers", (DRIVER,))
+        results = [{**result, "driver": each, **({"shareID": share} if share else {})} for each in drivers]
         owners = [{"kind": "Pod", "uid": each.uid, "controller": True} for each in more.pop("owners", ())]
         status = {
-            "allocation": {"devices": {"results": [result | ({"shareID": share} if share else {})]}},
+            "allocation": {"devices": {"results": results}},
             "reservedFor": [{"resource": "pods", "name": each.name, "uid": each.uid} for each in pods],
         }
         metadata = {"name": name, "namespace": NAMESPACE, "uid": uid, "ownerReferences": owners}

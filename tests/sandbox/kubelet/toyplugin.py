@@ -38,11 +38,20 @@ class ToyPlugin(RegistrationServicer, DRAResourceHealthServicer):
     """`calls`: what kubelet asked, in order, as "prepare NAME,NAME"; `claims` the claims of each call; `deadlines` the
     seconds that were left. It allocates what `allocated` says of a claim's UID: (device, share ID)."""
 
-    def __init__(self, root: Path, *, instance: str = "", versions: Sequence[str] = VERSIONS, type: str = "DRAPlugin"):
-        self.registration_socket = root / "plugins_registry" / f"{DRIVER}{instance}-reg.sock"
-        self.service_socket = root / "plugins" / DRIVER / f"dra{instance}.sock"
+    def __init__(
+        self,
+        root: Path,
+        *,
+        driver: str = DRIVER,
+        instance: str = "",
+        versions: Sequence[str] = VERSIONS,
+        type: str = "DRAPlugin",
+    ) -> None:
+        self.driver = driver
+        self.registration_socket = root / "plugins_registry" / f"{driver}{instance}-reg.sock"
+        self.service_socket = root / "plugins" / driver / f"dra{instance}.sock"
         self.info = registration.PluginInfo(
-            type=type, name=DRIVER, endpoint=str(self.service_socket), supported_versions=versions
+            type=type, name=driver, endpoint=str(self.service_socket), supported_versions=versions
         )
         self.cdi = root / "cdi"
         self.calls, self.claims, self.deadlines = list[str](), list[Any](), list[tuple[str, float]]()
@@ -176,7 +185,7 @@ class ToyPlugin(RegistrationServicer, DRAResourceHealthServicer):
         for device, share in self.allocated.get(claim.uid, [("g4", None)]):
             name = f"c{claim.uid}-{device}"
             ids = {"nocdi": [], "badcdi": ["gpu.lab.io/claim=does-not-exist"]}.get(
-                claim.name, [f"{DRIVER}/claim={name}"]
+                claim.name, [f"{self.driver}/claim={name}"]
             )
             request = "wrong" if claim.name == "wrong" else "gpu"
             found.append(
@@ -190,12 +199,12 @@ class ToyPlugin(RegistrationServicer, DRAResourceHealthServicer):
             )
             defined.append({"name": name, "containerEdits": {"env": [f"GOT_{device}={claim.name}"]}})
         self.cdi.mkdir(exist_ok=True)
-        spec = {"cdiVersion": "0.5.0", "kind": f"{DRIVER}/claim", "devices": defined}
+        spec = {"cdiVersion": "0.5.0", "kind": f"{self.driver}/claim", "devices": defined}
         self.file(claim).write_text(json.dumps(spec))
         return found
 
     def file(self, claim: Any) -> Path:
-        return self.cdi / f"{DRIVER}-{claim.uid}.json"
+        return self.cdi / f"{self.driver}-{claim.uid}.json"
 
 
 class _Service:

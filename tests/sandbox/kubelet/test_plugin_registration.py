@@ -203,6 +203,18 @@ async def test_a_plugin_whose_process_has_died_loses_its_slices(root: Path) -> N
         assert site.plugin.registration_socket.exists()
 
 
+async def test_a_plugin_whose_registration_socket_is_removed_counts_as_gone(root: Path) -> None:
+    """Its service answers all the while."""
+    async with dra_node(root) as site:
+        site.plugin.registration_socket.unlink()
+        await site.kubelet.until(lambda: not site.kubelet.dra.plugins.by_driver)
+        found = await site.run_with("one")
+
+        assert await site.until_failed(found) == f"DRA driver {DRIVER} is not registered"
+        await until_wiped(site, "", DRIVER)
+        assert site.plugin.calls == []
+
+
 async def test_while_the_plugin_is_gone_pods_wait_both_to_start_and_to_end(root: Path) -> None:
     times = msgspec.structs.replace(TIMES, end_retry=NEVER)
     async with dra_node(root, times) as site:

@@ -1,0 +1,59 @@
+"""What the devices of a claim must have in common, and which taints a request tolerates. Pure.
+
+Sources: dynamic-resource-allocation/structured/internal/incubating/constraint.go; resourceclaim.ToleratesTaint.
+"""
+
+from collections.abc import Iterable
+
+from gpuplane.sandbox.scheduler.claims import Constraint, Toleration
+from gpuplane.sandbox.scheduler.objects import Json
+from gpuplane.sandbox.scheduler.pools import Candidate
+from gpuplane.sandbox.scheduler.slices import Taint
+
+BLOCKING = ("NoSchedule", "NoExecute")
+"""The effects that prevent an allocation; others are ignored."""
+
+
+def allows(constraint: Constraint, request: str, candidate: Candidate, chosen: Iterable[tuple[str, Candidate]]) -> bool:
+    """Whether a device may join those that a claim has already, each with the name of its request ("main/sub").
+
+    With both attributes in one constraint, the one that has to match counts alone, as in kube-scheduler.
+    """
+    if not _concerns(constraint, request):
+        return True
+    attribute = constraint.match_attribute or constraint.distinct_attribute or ""
+    value = _attribute(candidate, attribute)
+    if value is None:
+        return False
+    others = [_attribute(each, attribute) for name, each in chosen if _concerns(constraint, name)]
+    return all(value == other for other in others) if constraint.match_attribute else value not in others
+
+
+def tolerates_taints(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
+    """Whether no taint prevents an allocation."""
+    tolerations = tuple(tolerations)
+    return all(
+        any(_tolerates(each, taint) for each in tolerations) for taint in taints if taint.effect in BLOCKING
+    )  # fmt: skip
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    return (
+        toleration.effect in ("", taint.effect)
+        and toleration.key in ("", taint.key)
+        and (toleration.operator == "Exists" or toleration.value == taint.value)
+    )
+
+
+def _concerns(constraint: Constraint, request: str) -> bool:
+    """An entry names a request, or one of those that it may choose from."""
+    return not constraint.requests or request in constraint.requests or request.split("/")[0] in constraint.requests
+
+
+def _attribute(candidate: Candidate, name: str) -> Json | None:
+    """The value with its type; a name of the driver's domain may be published without it."""
+    attributes = candidate.device.attributes
+    domain, _, identifier = name.partition("/")
+    if name in attributes:
+        return attributes[name]
+    return attributes.get(identifier) if domain == candidate.slice.spec.driver else None

@@ -16,16 +16,22 @@ from packaging.version import Version
 from tests.deploy.test_image import ROOT, locked
 
 SOURCES = [*(ROOT / "src/gpuplane").rglob("*.py")]
-NEEDED = {
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NEEDED = {str(canonicalize_name(each.name)): each for each in map(Requirement, PROJECT["dependencies"])}
+EXTRAS = {
     str(canonicalize_name(each.name)): each
-    for each in map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"])
+    for extra in PROJECT["optional-dependencies"].values()
+    for each in map(Requirement, extra)
 }
+OPTIONAL = {"cel-expr-python": "sandbox"}
+"""What an extra brings → the one room that imports it."""
 
 
 def oldest(name: str) -> Version:
     """The oldest version of a package that is said to do."""
-    [specifier] = NEEDED[name].specifier
-    assert specifier.operator == ">=", f"{NEEDED[name]} has no lower bound, or more than that"
+    requirement = (NEEDED | EXTRAS)[name]
+    [specifier] = requirement.specifier
+    assert specifier.operator == ">=", f"{requirement} has no lower bound, or more than that"
     return Version(specifier.version)
 
 
@@ -47,6 +53,15 @@ def test_the_lock_has_what_is_asked_for(name: str) -> None:
     assert oldest(name) <= Version(version)
 
 
+@pytest.mark.parametrize("name", EXTRAS)
+def test_the_lock_of_the_tests_has_what_extras_ask_for(name: str) -> None:
+    """And the image, which has no extras, has none of it."""
+    version, _ = locked("requirements.lock")[name]
+
+    assert oldest(name) <= Version(version)
+    assert name not in locked("deploy/requirements.lock")
+
+
 def test_generated_code_runs_with_the_oldest() -> None:
     """It refuses to be imported beside a runtime that is older than its generator."""
     asked = [*generated()]
@@ -60,10 +75,15 @@ def test_generated_code_runs_with_the_oldest() -> None:
 
 def test_what_is_imported_is_asked_for() -> None:
     """Not left to what another package happens to bring; and nothing is asked for in vain."""
-    providers = packages_distributions()
-    modules = {module for path in SOURCES for module in imported(path)} - sys.stdlib_module_names - {"gpuplane"}
+    providers, ours = packages_distributions(), sys.stdlib_module_names | {"gpuplane"}
+    rooms: dict[str, set[str]] = {}
+    for path in SOURCES:
+        room = path.relative_to(ROOT / "src/gpuplane").parts[0]
+        for module in set(imported(path)) - ours:
+            rooms.setdefault(_package(module, providers), set()).add(room)
 
-    assert {_package(each, providers) for each in modules} == set(NEEDED)
+    assert set(rooms) == NEEDED.keys() | EXTRAS.keys()
+    assert {name: rooms[name] for name in EXTRAS} == {name: {room} for name, room in OPTIONAL.items()}
 
 
 def _package(module: str, providers: Mapping[str, list[str]]) -> str:

@@ -8,14 +8,13 @@ Sources: pkg/controller/resourceclaim/controller.go; a claim of a template as Ku
 events, claims of workloads, extended resources.
 """
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
 import msgspec
 
-from gpuplane.sandbox.apiserver.http import Request
+from gpuplane.sandbox.apiserver.controllers import ask, run_controller
 from gpuplane.sandbox.apiserver.objects import Json, StatusError, parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 
@@ -24,29 +23,12 @@ POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 FINALIZER = "resource.kubernetes.io/delete-protection"
 """The scheduler sets it before it allocates a claim."""
 GROUP = "/apis/resource.k8s.io/v1"
-MERGE = {"content-type": "application/merge-patch+json", "user-agent": "kube-controller-manager/sandbox"}
 PODS, CLAIMS = parse_path("/api/v1/pods"), parse_path(f"{GROUP}/resourceclaims")
 
 
-@asynccontextmanager
-async def run_claim_controller(server: ApiServer) -> AsyncIterator[None]:
+def run_claim_controller(server: ApiServer) -> AbstractAsyncContextManager[None]:
     """Do it after each request to the server, until the block ends."""
-
-    async def run() -> None:
-        while True:
-            async with server.changed:  # held from the look to the wait: no change is missed
-                if settle_claims(server):
-                    server.changed.notify_all()
-                else:
-                    await server.changed.wait()
-
-    task = asyncio.create_task(run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+    return run_controller(server, settle_claims)
 
 
 def settle_claims(server: ApiServer) -> bool:
@@ -143,8 +125,4 @@ def _place(found: Json, prefix: str, plural: str) -> str:
 
 
 def _ask(server: ApiServer, method: str, path: str, body: Json | None = None) -> Json:
-    """Ask the server as a client does, but without a socket. Raises StatusError."""
-    headers = {**MERGE, "content-type": "application/json"} if method == "POST" else MERGE
-    content = msgspec.json.encode(body) if body is not None else b""
-    answer: Json = server.registry.respond(Request(method, path, {}, headers, content)).body
-    return answer
+    return ask(server, "kube-controller-manager", method, path, body)

@@ -1,7 +1,6 @@
 """A scene of the demo: a pod gets a GPU by a claim, from the manifest to the container's edits.
 
-It has an agent, a kubelet, an API server and what a cluster does for claims, of its own. The scheduler's part is played
-here: the first GPU of the published slices that nothing is against.
+It has an agent, a kubelet, an API server and what a cluster does for claims, of its own: controller and scheduler.
 """
 
 from collections.abc import Mapping
@@ -14,12 +13,20 @@ from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.claimcontroller import run_claim_controller
 from gpuplane.sandbox.kubelet import Kubelet, pod_from_object
 from gpuplane.sandbox.kubelet.dra.apisource import ApiClaims
+from gpuplane.sandbox.scheduler.cel import MissingLibrary, check_library
+from gpuplane.sandbox.scheduler.scheduler import run_scheduler
 
 DRIVER, GPU, NODE = "gpu.nvidia.com", "nvidia.com/gpu", "demo"
 GROUP = "/apis/resource.k8s.io/v1"
 SLICES = f"{GROUP}/resourceslices"
 CLAIMS, PODS = f"{GROUP}/namespaces/default/resourceclaims", "/api/v1/namespaces/default/pods"
 
+CLASS: Json = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": DRIVER},
+    "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]},
+}
 TEMPLATE: Json = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceClaimTemplate",
@@ -39,9 +46,18 @@ POD: Json = {
 
 async def play(root: Path, machine: Path, count: int) -> Mapping[str, str]:
     """What happened, as lines for people. `count`: GPUs of the machine that are whole. Raises TimeoutError."""
+    try:
+        check_library()
+    except MissingLibrary as missing:
+        return {"not played": str(missing)}
     root.mkdir()
     (root / "config.yaml").write_text("version: v1\ndra: {enabled: true}\n")
-    async with ApiServer() as server, run_claim_controller(server), ApiClaims(server.url, NODE) as claims:
+    async with (
+        ApiServer() as server,
+        run_claim_controller(server),
+        run_scheduler(server),
+        ApiClaims(server.url, NODE) as claims,
+    ):
         (root / "kubeconfig").write_text(server.kubeconfig())
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
         server.put(f"/api/v1/nodes/{NODE}", node)
@@ -51,12 +67,13 @@ async def play(root: Path, machine: Path, count: int) -> Mapping[str, str]:
         )  # fmt: skip
         async with Kubelet(root / "k", cdi_dirs=root / "cdi", claims=claims) as kubelet, agent:
             await kubelet.until_capacity(GPU, count, count)
-            await server.until(lambda: len(_devices(server)) == count)
+            await server.until(lambda: _count_devices(server) == count)
+            await _put(server, f"{GROUP}/deviceclasses/{DRIVER}", CLASS)
             await _put(server, f"{GROUP}/namespaces/default/resourceclaimtemplates/one-gpu", TEMPLATE)
             await _put(server, f"{PODS}/train", POD)
-            await server.until(lambda: bool(_pod(server).get("status", {}).get("resourceClaimStatuses")))
+            await server.until(lambda: bool(_pod(server)["spec"].get("nodeName")))
             claim = pod_from_object(_pod(server)).claims[0].claim
-            pool = _allocate(server, claim)
+            [got] = _claim(server, claim)["status"]["allocation"]["devices"]["results"]
             await kubelet.until(lambda: bool(kubelet.dra.plugins.by_driver.get(DRIVER)))
             running = await kubelet.run(pod_from_object(_pod(server)))
             await kubelet.until(lambda: "main" in running.started)
@@ -70,7 +87,7 @@ async def play(root: Path, machine: Path, count: int) -> Mapping[str, str]:
     return {
         "the node publishes": f"{count} devices of {DRIVER}, each in a pool of its own",
         "a pod names a claim": f"{claim}, made of a template",
-        "the scheduler allocates": f"{pool} to it",
+        "the scheduler allocates": f"{got['pool']} to it, and binds the pod to {NODE}",
         "the container gets": ", ".join(path for path in paths if path[-1:].isdigit()),
         "meanwhile": f"{GPU}: {count}, allocatable {count - 1}; the claim's status says Ready",
         "and when the pod is gone": f"no claim, and {GPU}: {count}",
@@ -84,33 +101,20 @@ async def _put(server: ApiServer, path: str, new: Json | None) -> None:
         server.changed.notify_all()
 
 
-def _devices(server: ApiServer) -> list[tuple[str, Json]]:
-    """(pool, device) of what is published, in the scheduler's order."""
-    slices = sorted(server.objects.list(parse_path(SLICES)), key=lambda each: str(each["spec"]["pool"]["name"]))
-    return [(each["spec"]["pool"]["name"], device) for each in slices for device in each["spec"].get("devices") or ()]
+def _count_devices(server: ApiServer) -> int:
+    """How many devices are published."""
+    return sum(len(each["spec"].get("devices") or ()) for each in server.objects.list(parse_path(SLICES)))
 
 
 def _pod(server: ApiServer) -> Json:
     return server.objects.get(parse_path(f"{PODS}/train"))
 
 
-def _allocate(server: ApiServer, claim: str) -> str:
-    """Allocate the first device that no taint keeps pods from, and reserve the claim for the pod. Its pool."""
-    pool, device = next(
-        (pool, device)
-        for pool, device in _devices(server)
-        if all(each["effect"] == "None" for each in device.get("taints") or ())
-    )
-    found = server.objects.get(parse_path(f"{CLAIMS}/{claim}"))
-    result = {"request": "gpu", "driver": DRIVER, "pool": pool, "device": device["name"]}
-    consumer = {"resource": "pods", "name": "train", "uid": _pod(server)["metadata"]["uid"]}
-    status = {"allocation": {"devices": {"results": [result]}}, "reservedFor": [consumer]}
-    server.put(f"{CLAIMS}/{claim}", {**found, "status": status})
-    return str(pool)
+def _claim(server: ApiServer, name: str) -> Json:
+    return server.objects.get(parse_path(f"{CLAIMS}/{name}"))
 
 
 def _ready(server: ApiServer, claim: str) -> bool:
     """Whether the status of the claim says that its device is ready."""
-    found = server.objects.get(parse_path(f"{CLAIMS}/{claim}"))
-    devices: list[dict[str, Any]] = found.get("status", {}).get("devices") or []
+    devices: list[dict[str, Any]] = _claim(server, claim).get("status", {}).get("devices") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for one in devices for each in one["conditions"])

@@ -30,6 +30,7 @@ JSON_PATCH, APPLY = "application/json-patch+json", "application/apply-patch+yaml
 PATCH_MERGE_KEYS: dict[str, Mapping[str, str]] = {MERGE: {}, STRATEGIC: MERGE_KEYS}
 """Content type → by which fields lists are merged."""
 BODIES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+CREATED = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 LONGEST_MANAGER = 128
 STATUS_APART = ("nodes", "pods")
 """Whose status a write of the object does not change, of the kinds in no table."""
@@ -77,6 +78,8 @@ class Registry:
                 return Answer(200, requested_form(request, self.objects.get(where)))
             case "POST" if where.subresource == "eviction":
                 return self._evict(where)
+            case "POST" if (where.plural, where.subresource) == ("pods", "binding"):
+                return self._bind(where, _body(where, request))
             case "POST":
                 return self._create(where, kind, request)
             case "PATCH" if content_type(request) == APPLY:
@@ -129,7 +132,26 @@ class Registry:
         pod = msgspec.structs.replace(path, subresource="")
         self.objects.get(pod)
         self._publish(pod, None)
-        return Answer(201, {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201})
+        return Answer(201, CREATED)
+
+    def _bind(self, path: ResourcePath, body: Json) -> Answer:
+        """Give a pod its node, once, as a scheduler asks for it (pkg/registry/core/pod/storage/storage.go)."""
+        where = msgspec.structs.replace(path, subresource="")
+        pod, target = self.objects.get(where), (body.get("target") or {}).get("name")
+        if not target:
+            raise StatusError(400, "BadRequest", "target.name: Required value")
+        if assigned := pod["spec"].get("nodeName"):
+            text = (
+                f'Operation cannot be fulfilled on pods/binding "{path.name}": pod {path.name} is already assigned to'
+            )
+            raise StatusError(409, "Conflict", f'{text} node "{assigned}"')
+        status = pod.get("status") or {}
+        others = [each for each in status.get("conditions") or () if each["type"] != "PodScheduled"]
+        since = format_time(self.now())
+        scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": since}
+        status = {**status, "conditions": [*others, scheduled]}
+        self._publish(where, {**pod, "spec": {**pod["spec"], "nodeName": target}, "status": status})
+        return Answer(201, CREATED)
 
     def _change(self, path: ResourcePath, kind: Kind | None, request: Request) -> Answer:
         old, body = self._patched(path, request) if request.method == "PATCH" else (None, _body(path, request))

@@ -126,6 +126,11 @@ def _environment() -> Any:
     )
 
 
+def check_library() -> None:
+    """Raises MissingLibrary."""
+    _library()
+
+
 def _library() -> Any:
     try:
         from cel_expr_python import cel  # type: ignore[import-untyped]

@@ -1,0 +1,176 @@
+"""What the scheduler writes beside the sandbox's API server."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from gpuplane.sandbox.apiserver.objects import parse_path
+from gpuplane.sandbox.apiserver.server import ApiServer
+from gpuplane.sandbox.claimcontroller import FINALIZER, run_claim_controller, settle_claims
+from gpuplane.sandbox.scheduler.scheduler import run_scheduler, schedule_pods
+
+Json = dict[str, Any]
+GROUP, PODS = "/apis/resource.k8s.io/v1", "/api/v1/namespaces/default/pods"
+CLAIM = f"{GROUP}/namespaces/default/resourceclaims/c"
+DRIVER = "gpu.example.com"
+
+
+def publish(server: ApiServer, *devices: Json, node: str = "a") -> None:
+    spec = {"driver": DRIVER, "nodeName": node, "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}}
+    server.put(f"{GROUP}/resourceslices/{node}", {"metadata": {"name": node}, "spec": {**spec, "devices": [*devices]}})
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    """A node with two GPUs, a class, and a claim of one."""
+    async with ApiServer() as server:
+        server.put("/api/v1/nodes/a", {"metadata": {"name": "a"}})
+        selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
+        server.put(f"{GROUP}/deviceclasses/gpu", {"metadata": {"name": "gpu"}, "spec": {"selectors": [selector]}})
+        requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]
+        server.put(CLAIM, {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
+        publish(server, {"name": "gpu-0"}, {"name": "gpu-1"})
+        yield server
+
+
+def pod(server: ApiServer, name: str = "p", **spec: Any) -> Json:
+    wanted = {"resourceClaims": [{"name": "g", "resourceClaimName": "c"}], **spec}
+    made = server.put(f"{PODS}/{name}", {"metadata": {"name": name, "namespace": "default"}, "spec": wanted})
+    assert made is not None
+    return made
+
+
+def get(server: ApiServer, path: str) -> Json:
+    return server.objects.get(parse_path(path))
+
+
+def condition(server: ApiServer, name: str = "p") -> Json:
+    """What the pod's status says of its scheduling."""
+    conditions = get(server, f"{PODS}/{name}")["status"]["conditions"]
+    [found] = [each for each in conditions if each["type"] == "PodScheduled"]
+    return {key: value for key, value in found.items() if "Time" not in key}
+
+
+async def test_a_claim_is_allocated_and_reserved_before_its_pod_is_bound(server: ApiServer) -> None:
+    made = pod(server)
+    assert schedule_pods(server)
+    assert not schedule_pods(server)
+
+    claim, bound = get(server, CLAIM), get(server, f"{PODS}/p")
+    [result] = claim["status"]["allocation"]["devices"]["results"]
+    assert (result["pool"], result["device"], result["request"]) == ("a", "gpu-0", "gpu")
+    assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "p", "uid": made["metadata"]["uid"]}]
+    assert claim["metadata"]["finalizers"] == [FINALIZER]
+    assert bound["spec"]["nodeName"] == "a"
+    assert condition(server) == {"type": "PodScheduled", "status": "True"}
+    assert int(claim["metadata"]["resourceVersion"]) < int(bound["metadata"]["resourceVersion"])
+
+
+async def test_a_second_pod_shares_the_claim(server: ApiServer) -> None:
+    for name in ("p", "q"):
+        pod(server, name)
+    schedule_pods(server)
+
+    reserved = get(server, CLAIM)["status"]["reservedFor"]
+    assert [each["name"] for each in reserved] == ["p", "q"]
+    assert get(server, f"{PODS}/q")["spec"]["nodeName"] == "a"
+
+
+async def test_a_pod_that_fits_nowhere_is_told_once_and_bound_when_it_fits(server: ApiServer) -> None:
+    publish(server)
+    pod(server)
+    assert schedule_pods(server)
+    assert not schedule_pods(server)
+    assert condition(server) == {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes are available: 1 cannot allocate all claims. "
+        "still not schedulable, preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
+    }
+
+    publish(server, {"name": "gpu-7"})
+    assert schedule_pods(server)
+    assert condition(server)["status"] == "True"
+
+
+async def test_a_selector_that_fails_is_an_error_of_the_scheduler(server: ApiServer) -> None:
+    selector = {"cel": {"expression": "device.attributes['x.io'].nothing == 1"}}
+    requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu", "selectors": [selector]}}]
+    server.put(CLAIM, {"metadata": {"name": "c"}, "spec": {"devices": {"requests": requests}}})
+    pod(server)
+    schedule_pods(server)
+
+    assert condition(server)["reason"] == "SchedulerError"
+    assert "no such key: nothing" in condition(server)["message"]
+
+
+async def test_an_allocation_that_keeps_a_pod_from_all_nodes_is_dropped(server: ApiServer) -> None:
+    """Of a node that has gone; nobody uses it. The pod then gets a device of a node that is there."""
+    pod(server, "before")
+    schedule_pods(server)
+    ended = get(server, f"{PODS}/before")
+    server.put(f"{PODS}/before", None)
+    claim = get(server, CLAIM)
+    server.put(CLAIM, {**claim, "status": {"allocation": claim["status"]["allocation"]}})
+    server.put("/api/v1/nodes/a", None)
+    server.put("/api/v1/nodes/b", {"metadata": {"name": "b"}})
+    publish(server, {"name": "gpu-9"}, node="b")
+    pod(server)
+    while schedule_pods(server):
+        pass
+
+    assert ended["spec"]["nodeName"] == "a"
+    [result] = get(server, CLAIM)["status"]["allocation"]["devices"]["results"]
+    assert (result["pool"], get(server, f"{PODS}/p")["spec"]["nodeName"]) == ("b", "b")
+
+
+async def test_a_pod_waits_for_the_conditions_of_its_device(server: ApiServer) -> None:
+    publish(server, {"name": "gpu-0", "bindingConditions": ["attached"], "bindingFailureConditions": ["lost"]})
+    pod(server)
+    assert schedule_pods(server)
+    assert not schedule_pods(server)
+    assert "nodeName" not in get(server, f"{PODS}/p")["spec"]
+
+    claim = get(server, CLAIM)
+    attached = {"type": "attached", "status": "True", "reason": "r", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    device = {"driver": DRIVER, "pool": "a", "device": "gpu-0", "conditions": [attached]}
+    server.put(CLAIM, {**claim, "status": {**claim["status"], "devices": [device]}})
+    assert schedule_pods(server)
+    assert get(server, f"{PODS}/p")["spec"]["nodeName"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("spec", "status"),
+    [
+        ({"schedulerName": "other"}, {}),
+        ({"nodeName": "z"}, {}),
+        ({"resourceClaims": []}, {}),
+        ({}, {"phase": "Failed"}),
+        ({"resourceClaims": [{"name": "g", "resourceClaimName": "absent"}]}, {}),
+    ],
+)
+async def test_whom_it_leaves_alone(server: ApiServer, spec: Json, status: Json) -> None:
+    made = pod(server, **spec)
+    server.put(f"{PODS}/p", {**made, "status": status})
+
+    assert not schedule_pods(server)
+
+
+async def test_it_looks_after_each_request(server: ApiServer) -> None:
+    """Beside the controller of claims: a pod whose claim is made of a template."""
+    template = {"metadata": {"name": "t"}, "spec": {"spec": get(server, CLAIM)["spec"]}}
+    server.put(f"{GROUP}/namespaces/default/resourceclaimtemplates/t", template)
+    wanted = {"metadata": {"name": "p"}, "spec": {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}]}}
+    async with run_claim_controller(server), run_scheduler(server), httpx2.AsyncClient(base_url=server.url) as client:
+        assert (await client.post(PODS, json=wanted)).status_code == 201
+        await server.until(lambda: bool(get(server, f"{PODS}/p")["spec"].get("nodeName")))
+        again = await client.post(f"{PODS}/p/binding", json={"target": {"kind": "Node", "name": "z"}})
+        assert (again.status_code, again.json()["reason"]) == (409, "Conflict")
+        assert (await client.post(f"{PODS}/p/binding", json={"target": {}})).status_code == 400
+        assert (await client.post(f"{PODS}/absent/binding", json={"target": {"name": "a"}})).status_code == 404
+        assert (await client.delete(f"{PODS}/p")).status_code == 200
+        await server.until(lambda: len(list(server.objects.list(parse_path(f"{GROUP}/resourceclaims")))) == 1)
+    assert not settle_claims(server)

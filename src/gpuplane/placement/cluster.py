@@ -1,0 +1,288 @@
+"""The cluster as arrays: nodes × GPUs, what they have and what is free. What is taken is given back, never more.
+
+A row is a node; the columns of the two-dimensional arrays are its GPUs, in the node's order. Where a node has fewer
+GPUs than the widest, `is_usable` is false and all else 0. Arrays are read by everybody and written here alone.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuplane.model.value import Value
+from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request, Share
+
+Integers = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
+REMEMBERED = 100_000
+"""Changes; a reader who is further behind looks at all rows."""
+
+
+class Gpu(Value):
+    """A GPU of a node. `unit_milli`: of one id that the node offers for it. `link_group`: GPUs of one node with one
+    number reach each other by NVLink; 0: by PCIe alone. `profiles`: MIG devices by profile; a GPU with MIG on is not
+    given out whole. `code`: why it is given to nobody; "" for none."""
+
+    id: str
+    model: str = ""
+    memory_mib: int = 0
+    unit_milli: int = WHOLE
+    link_group: int = 0
+    is_partitioned: bool = False
+    profiles: Mapping[str, int] = {}
+    code: str = ""
+
+
+class Node(Value):
+    """A node of the cluster."""
+
+    name: str
+    cpu_milli: int
+    memory_mib: int
+    gpus: tuple[Gpu, ...] = ()
+    labels: Mapping[str, str] = {}
+    is_schedulable: bool = True
+
+
+class OverCommitted(ValueError):
+    """More was to be taken than is free, or given back than was taken: nothing was."""
+
+
+class Cluster:
+    """All nodes and what is free of them. `version` counts changes."""
+
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self.nodes: list[Node | None] = []  # None: the row of a node that has gone
+        self.rows: dict[str, int] = {}
+        self.models: dict[str, int] = {"": 0}  # model → its number
+        self.profiles: dict[str, int] = {}  # MIG profile → its column in `instances_free`
+        self.cpu_milli = np.zeros(0, np.int64)
+        self.cpu_free = np.zeros(0, np.int64)
+        self.memory_mib = np.zeros(0, np.int64)
+        self.memory_free = np.zeros(0, np.int64)
+        self.is_schedulable = np.zeros(0, np.bool_)
+        self.milli_free = np.zeros((0, 0), np.int64)  # of each GPU
+        self.gpu_memory_mib = np.zeros((0, 0), np.int64)
+        self.gpu_memory_free = np.zeros((0, 0), np.int64)
+        self.unit_milli = np.zeros((0, 0), np.int64)
+        self.model = np.zeros((0, 0), np.int64)
+        self.link_group = np.zeros((0, 0), np.int64)
+        self.is_usable = np.zeros((0, 0), np.bool_)  # there, well, and not partitioned
+        self.is_partitioned = np.zeros((0, 0), np.bool_)  # there, well, and offered as MIG devices
+        self.instances_free = np.zeros((0, 0, 0), np.int64)  # nodes × GPUs × profiles
+        self.inventory_version = 0  # counts nodes that came, went or were described anew
+        self._changed: list[int] = []  # rows, in the order of their changes
+        self._forgotten = 0
+        self._free_rows: list[int] = []
+        for each in nodes:
+            self.put_node(each)
+
+    @property
+    def version(self) -> int:
+        """How many changes there were."""
+        return self._forgotten + len(self._changed)
+
+    def rows_changed_since(self, version: int) -> Integers:
+        """The rows that may have changed since then, each once, in order; all where that is long ago."""
+        if version < self._forgotten:
+            return np.arange(len(self.nodes))
+        return np.unique(np.asarray(self._changed[version - self._forgotten :], np.int64))
+
+    def put_node(self, node: Node, taken: Sequence[tuple[Request, Placement]] = ()) -> None:
+        """Add a node, or describe it anew; `taken` is all that pods have of it now. Raises OverCommitted."""
+        self._widen(node)
+        row = self.rows.get(node.name)
+        before = self.nodes[row] if row is not None else None
+        if row is None:
+            row = self._free_rows.pop() if self._free_rows else self._append_row()
+        self._describe(row, node)
+        self.rows[node.name] = row
+        self._log(row, inventory=True)
+        try:
+            for request, placement in taken:
+                self.take(request, placement)
+        except OverCommitted:
+            if before is None:
+                self.remove_node(node.name)
+            raise
+
+    def remove_node(self, name: str) -> None:
+        """Forget a node and all that pods have of it."""
+        row = self.rows.pop(name)
+        self._describe(row, None)
+        self._free_rows.append(row)
+        self._log(row, inventory=True)
+
+    def take(self, request: Request, placement: Placement) -> None:
+        """Give a pod what it was placed on. Raises OverCommitted."""
+        self._move(request, placement, -1)
+
+    def give_back(self, request: Request, placement: Placement) -> None:
+        """What a pod had is free again. Raises OverCommitted."""
+        self._move(request, placement, 1)
+
+    def copy(self) -> "Cluster":
+        """Another cluster that is as this one is now."""
+        other = Cluster()
+        other.__dict__.update({
+            name: each.copy() if isinstance(each, np.ndarray | list | dict) else each
+            for name, each in self.__dict__.items()
+        })  # fmt: skip
+        return other
+
+    def share_of(self, row: int, gpu: int, wanted: GpuRequest) -> Share:
+        """What a request takes of one GPU: what it does not say follows from what it says."""
+        milli, memory = self.needs(np.asarray([row]), wanted)
+        return Share(gpu, int(milli[0, gpu]), int(memory[0, gpu]), wanted.profile)
+
+    def needs(self, rows: Integers, wanted: GpuRequest) -> tuple[Integers, Integers]:
+        """(milli-GPU, MiB) that a request takes of each GPU of these rows: two arrays, rows × GPUs.
+
+        A part that is not asked for follows from the other, rounded down, so that shares that fill a GPU fit. Of a
+        MIG device nothing is taken but the device.
+        """
+        total = self.gpu_memory_mib[rows]
+        if wanted.profile:
+            return np.zeros_like(total), np.zeros_like(total)
+        if wanted.units:
+            milli = np.minimum(self.unit_milli[rows] * wanted.units, WHOLE)
+            return milli, total * milli // WHOLE
+        memory = (
+            total * wanted.memory_percent // 100 if wanted.memory_percent else np.full_like(total, wanted.memory_mib)
+        )
+        milli = np.full_like(total, wanted.milli)
+        if not wanted.milli:
+            milli = np.where(total > 0, memory * WHOLE // np.maximum(total, 1), WHOLE)
+        if not wanted.memory_mib and not wanted.memory_percent:
+            memory = total * milli // WHOLE
+        return milli, memory
+
+    def fits(self, rows: Integers, wanted: GpuRequest) -> Booleans:
+        """Which GPUs of these rows have what a request asks of one GPU: rows × GPUs. Models and ids count, too."""
+        if wanted.profile:
+            column = self.profiles.get(wanted.profile)
+            if column is None:
+                return np.zeros((len(rows), self.is_usable.shape[1]), np.bool_)
+            found = self.is_partitioned[rows] & (self.instances_free[rows, :, column] > 0)
+        else:
+            milli, memory = self.needs(rows, wanted)
+            found = self.is_usable[rows] & (self.milli_free[rows] >= milli) & (self.gpu_memory_free[rows] >= memory)
+        if wanted.models:
+            numbers = [self.models[each] for each in wanted.models if each in self.models]
+            found &= np.isin(self.model[rows], numbers)
+        if wanted.ids:
+            found &= self._has_id(rows, wanted.ids)
+        return found
+
+    def has_room(self, rows: Integers, request: Request) -> Booleans:
+        """Which of these rows have the CPU, the memory and the labels of a request."""
+        room = (
+            self.is_schedulable[rows]
+            & (self.cpu_free[rows] >= request.cpu_milli)
+            & (self.memory_free[rows] >= request.memory_mib)
+        )
+        if request.labels:
+            room &= np.fromiter((self._has_labels(row, request.labels) for row in rows), np.bool_, len(rows))
+        return room
+
+    def _has_id(self, rows: Integers, ids: frozenset[str]) -> Booleans:
+        found = np.zeros((len(rows), self.is_usable.shape[1]), np.bool_)
+        for index, row in enumerate(rows):
+            node = self.nodes[row]
+            for gpu, each in enumerate(node.gpus if node else ()):
+                found[index, gpu] = each.id in ids
+        return found
+
+    def _has_labels(self, row: int, labels: frozenset[tuple[str, str]]) -> bool:
+        node = self.nodes[row]
+        return node is not None and all(node.labels.get(key) == value for key, value in labels)
+
+    def _move(self, request: Request, placement: Placement, sign: int) -> None:
+        row = self.rows.get(placement.node)
+        if row is None:
+            raise OverCommitted(f"node {placement.node} is not there")
+        shares = [each for part in placement.shares for each in part]
+        milli, memory = np.zeros((2, self.milli_free.shape[1]), np.int64)
+        instances = np.zeros(self.instances_free.shape[1:], np.int64)
+        for each in shares:
+            milli[each.gpu] += each.milli
+            memory[each.gpu] += each.memory_mib
+            if each.profile:
+                instances[each.gpu, self.profiles[each.profile]] += 1
+        node = self.nodes[row]
+        assert node is not None
+        amounts = (
+            ("milli-CPU", self.cpu_free, request.cpu_milli, node.cpu_milli),
+            ("MiB of memory", self.memory_free, request.memory_mib, node.memory_mib),
+            ("milli-GPU", self.milli_free, milli, WHOLE),
+            ("MiB of a GPU", self.gpu_memory_free, memory, self.gpu_memory_mib[row]),
+            ("MIG devices", self.instances_free, instances, self._instances(node)),
+        )
+        for unit, free, amount, whole in amounts:
+            after = free[row] + sign * np.asarray(amount)
+            if np.any(after < 0) or np.any((after > whole) & (np.asarray(amount) > 0)):
+                verb = "taken" if sign < 0 else "given back"
+                raise OverCommitted(f"node {placement.node}: {amount} {unit} cannot be {verb}, {free[row]} are free")
+        for _, free, amount, _ in amounts:
+            free[row] += sign * np.asarray(amount)
+        self._log(row)
+
+    def _log(self, row: int, *, inventory: bool = False) -> None:
+        self._changed.append(row)
+        self.inventory_version += inventory
+        if len(self._changed) > 2 * REMEMBERED:
+            self._forgotten += REMEMBERED
+            del self._changed[:REMEMBERED]
+
+    def _append_row(self) -> int:
+        self.nodes.append(None)
+        row = len(self.nodes) - 1
+        if row >= len(self.cpu_milli):
+            self._grow(0, max(16, row // 2))
+        return row
+
+    def _widen(self, node: Node) -> None:
+        """Make room for its GPUs, models and profiles."""
+        for gpu in node.gpus:
+            self.models.setdefault(gpu.model, len(self.models))
+            for profile in gpu.profiles:
+                self.profiles.setdefault(profile, len(self.profiles))
+        self._grow(1, len(node.gpus) - self.milli_free.shape[1])
+        self._grow(2, len(self.profiles) - self.instances_free.shape[2])
+
+    def _grow(self, axis: int, more: int) -> None:
+        """Append so many rows, columns or profiles to every array that has that dimension."""
+        if more <= 0:
+            return
+        for name, each in self.__dict__.items():
+            if isinstance(each, np.ndarray) and each.ndim > axis:
+                widths = [(0, more if dimension == axis else 0) for dimension in range(each.ndim)]
+                setattr(self, name, np.pad(each, widths))
+
+    def _describe(self, row: int, node: Node | None) -> None:
+        """Write what a node has, all of it free."""
+        self.nodes[row] = node
+        for each in self.__dict__.values():
+            if isinstance(each, np.ndarray):
+                each[row] = 0
+        if node is None:
+            return
+        self.cpu_milli[row] = self.cpu_free[row] = node.cpu_milli
+        self.memory_mib[row] = self.memory_free[row] = node.memory_mib
+        self.is_schedulable[row] = node.is_schedulable
+        for index, gpu in enumerate(node.gpus):
+            self.milli_free[row, index] = WHOLE
+            self.gpu_memory_mib[row, index] = self.gpu_memory_free[row, index] = gpu.memory_mib
+            self.unit_milli[row, index] = gpu.unit_milli
+            self.model[row, index] = self.models[gpu.model]
+            self.link_group[row, index] = gpu.link_group
+            self.is_usable[row, index] = not gpu.code and not gpu.is_partitioned
+            self.is_partitioned[row, index] = not gpu.code and gpu.is_partitioned
+        self.instances_free[row] = self._instances(node)
+
+    def _instances(self, node: Node) -> Integers:
+        found = np.zeros(self.instances_free.shape[1:], np.int64)
+        for index, gpu in enumerate(node.gpus):
+            for profile, count in gpu.profiles.items():
+                found[index, self.profiles[profile]] = count
+        return found

@@ -1,0 +1,9 @@
+"""How good a node and its GPUs are for a request: one module a policy. The engine takes the best."""
+
+from collections.abc import Callable, Mapping
+
+from gpuplane.placement.policies.binpack import Binpack, Spread
+from gpuplane.placement.policies.policy import Policy
+
+POLICIES: Mapping[str, Callable[[], Policy]] = {"binpack": Binpack, "spread": Spread}
+"""Name in the configuration → the policy."""

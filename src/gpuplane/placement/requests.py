@@ -1,0 +1,63 @@
+"""What a pod asks of a node and its GPUs, as values that can be compared: equal requests are placed alike.
+
+CPU in milli-CPU, memory in MiB, a GPU's time and place in milli-GPU: 1000 is a whole one.
+"""
+
+from typing import Literal
+
+from gpuplane.model.value import Value
+
+WHOLE = 1000
+"""Milli-GPU of a GPU."""
+
+Linked = Literal["any", "preferred", "required"]
+"""Whether several GPUs have to be of one link group (NVLink, or one NVSwitch fabric)."""
+
+
+class GpuRequest(Value):
+    """GPUs of one container; `count` different ones, each with the rest.
+
+    What is asked of each GPU is one of these, or `milli` and memory together:
+
+    - `milli`: so much of it; 1000 asks for it alone. 0: as much as its part of the GPU's memory.
+    - `memory_mib`, or `memory_percent` of the GPU's memory. 0: as much as its part of `milli`.
+    - `units`: that many ids of what the node offers for it (1 for a whole GPU, one of its replicas where it is shared).
+    - `profile`: a MIG device of this profile ("1g.10gb").
+
+    `models`, `ids`: only GPUs of these models, or with these UUIDs; empty: any.
+    """
+
+    count: int = 1
+    milli: int = 0
+    memory_mib: int = 0
+    memory_percent: int = 0
+    units: int = 0
+    profile: str = ""
+    models: frozenset[str] = frozenset()
+    ids: frozenset[str] = frozenset()
+    linked: Linked = "preferred"
+
+
+class Request(Value):
+    """A pod's CPU and memory, the GPUs of each of its containers, and the labels that its node has to have."""
+
+    cpu_milli: int = 0
+    memory_mib: int = 0
+    gpus: tuple[GpuRequest, ...] = ()
+    labels: frozenset[tuple[str, str]] = frozenset()
+
+
+class Share(Value):
+    """What a pod gets of one GPU. `gpu`: its place on the node. `profile`: of the MIG device; "" for none."""
+
+    gpu: int
+    milli: int
+    memory_mib: int = 0
+    profile: str = ""
+
+
+class Placement(Value):
+    """Where a pod goes: a node, and for each of the request's `gpus` its shares."""
+
+    node: str
+    shares: tuple[tuple[Share, ...], ...] = ()

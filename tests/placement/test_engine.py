@@ -1,0 +1,156 @@
+"""The engine takes what its policy likes best, whatever has changed meanwhile; nothing is given out twice."""
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.placement.cluster import Cluster, Gpu, Node, OverCommitted
+from gpuplane.placement.engine import Engine
+from gpuplane.placement.policies import POLICIES
+from gpuplane.placement.requests import GpuRequest, Placement, Request
+
+GIB = 1024
+
+
+def node(name: str, gpus: int = 2, **of_gpus: object) -> Node:
+    """A node with 8 CPUs and so many GPUs of 80 GiB."""
+    described = {"model": "A100", "memory_mib": 80 * GIB, **of_gpus}
+    return Node(name, 8000, 64 * GIB, tuple(Gpu(f"{name}-{index}", **described) for index in range(gpus)))  # type: ignore[arg-type]
+
+
+def request(cpu: int = 1000, **gpus: object) -> Request:
+    return Request(cpu, GIB, (GpuRequest(**gpus),) if gpus else ())  # type: ignore[arg-type]
+
+
+def places(found: Placement | None) -> tuple[str, list[int]] | None:
+    return (found.node, [share.gpu for part in found.shares for share in part]) if found else None
+
+
+def run(engine: Engine, *requests: Request) -> list[tuple[str, list[int]] | None]:
+    """Where these requests go, one after the other."""
+    found = []
+    for each in requests:
+        placement = engine.choose(each)
+        if placement:
+            engine.cluster.take(each, placement)
+        found.append(places(placement))
+    return found
+
+
+def test_binpack_fills_and_spread_spreads() -> None:
+    half, whole = request(milli=500), request(milli=1000)
+    nodes = [node("a"), node("b")]
+
+    assert run(Engine(Cluster(nodes), POLICIES["binpack"]()), half, half, whole, half, whole, whole, half) == [
+        ("a", [0]), ("a", [0]), ("a", [1]), ("b", [0]), ("b", [1]), None, ("b", [0]),
+    ]  # fmt: skip
+    assert run(Engine(Cluster(nodes), POLICIES["spread"]()), half, half, half, half, whole) == [
+        ("a", [0]), ("b", [0]), ("a", [1]), ("b", [1]), None,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shares"),
+    [
+        (request(milli=250), [(250, 20 * GIB)]),
+        (request(memory_mib=40 * GIB), [(500, 40 * GIB)]),
+        (request(memory_percent=10), [(100, 8 * GIB)]),
+        (request(milli=100, memory_mib=40 * GIB), [(100, 40 * GIB)]),
+        (request(units=1, count=2), [(250, 20 * GIB), (250, 20 * GIB)]),
+        (request(milli=1000, models=frozenset({"A100", "H100"})), [(1000, 80 * GIB)]),
+        (request(milli=1000, models=frozenset({"H100"})), None),
+        (request(milli=1000, ids=frozenset({"a-1"})), [(1000, 80 * GIB)]),
+        (request(milli=1000, count=3), None),
+        (request(cpu=9000), None),
+        (request(), []),
+    ],
+)
+def test_what_a_request_takes(wanted: Request, shares: list[tuple[int, int]] | None) -> None:
+    engine = Engine(Cluster([node("a", unit_milli=250)]), POLICIES["binpack"]())
+    found = engine.choose(wanted)
+
+    assert (found and [(each.milli, each.memory_mib) for part in found.shares for each in part]) == shares
+
+
+def test_a_profile_takes_a_mig_device() -> None:
+    cluster = Cluster([node("a"), node("b", is_partitioned=True, profiles={"1g.10gb": 1})])
+    engine = Engine(cluster, POLICIES["binpack"]())
+    wanted = request(profile="1g.10gb")
+
+    assert run(engine, wanted, wanted, wanted) == [("b", [0]), ("b", [1]), None]
+    assert run(engine, request(milli=1000, ids=frozenset({"b-0"}))) == [None]
+
+
+def test_sick_gpus_and_closed_nodes_are_passed_over() -> None:
+    cluster = Cluster([node("a", code="gpu-lost"), node("b").but(is_schedulable=False), node("c", 1)])
+
+    assert run(Engine(cluster, POLICIES["binpack"]()), request(milli=1), request(milli=1000)) == [("c", [0]), None]
+
+
+def test_nodes_come_and_go() -> None:
+    cluster = Cluster([node("a")])
+    engine = Engine(cluster, POLICIES["binpack"]())
+    assert run(engine, request(milli=1000, count=4)) == [None]
+    cluster.put_node(node("b", 4))
+    assert run(engine, request(milli=1000, count=4)) == [("b", [0, 1, 2, 3])]
+    cluster.remove_node("b")
+    assert run(engine, request(milli=1000, count=4), request(milli=1000)) == [None, ("a", [0])]
+    cluster.put_node(node("c", 1))
+    assert (cluster.rows, len(cluster.nodes)) == ({"a": 0, "c": 1}, 2)
+
+
+def test_ties_are_broken_by_chance_where_that_is_wanted() -> None:
+    cluster = Cluster([node(name) for name in "abcd"])
+    engine = Engine(cluster, POLICIES["spread"](), Random(7))
+
+    assert {found.node for _ in range(60) if (found := engine.choose(request(milli=1000)))} == set("abcd")
+
+
+def test_nothing_is_taken_twice_or_given_back_twice() -> None:
+    cluster, wanted = Cluster([node("a", 1)]), request(milli=600)
+    found = Engine(cluster, POLICIES["binpack"]()).choose(wanted)
+    assert found
+    cluster.take(wanted, found)
+    with pytest.raises(OverCommitted, match=r"node a: .* milli-GPU cannot be taken"):
+        cluster.take(wanted, found)
+    cluster.give_back(wanted, found)
+    with pytest.raises(OverCommitted, match="given back"):
+        cluster.give_back(wanted, found)
+    with pytest.raises(OverCommitted, match="node z is not there"):
+        cluster.take(wanted, found.but(node="z"))
+    assert cluster.cpu_free[0] == 8000
+
+
+REQUESTS = st.builds(
+    request,
+    cpu=st.integers(0, 3000),
+    milli=st.integers(1, 1000),
+    count=st.integers(1, 3),
+    models=st.sampled_from([frozenset(), frozenset({"A100"})]),
+)
+
+
+@given(st.data(), st.sampled_from(sorted(POLICIES)))
+def test_kept_scores_are_those_of_a_new_engine(data: st.DataObject, policy: str) -> None:
+    """After any history. What was taken is free again at the end, and nothing more."""
+    cluster = Cluster([node("a"), node("b", 3), node("c", 1)])
+    engine, taken = Engine(cluster, POLICIES[policy]()), list[tuple[Request, Placement]]()
+    known = data.draw(st.lists(REQUESTS, min_size=1, max_size=3))
+    for _ in range(data.draw(st.integers(0, 12))):
+        if data.draw(st.booleans()) and taken:
+            cluster.give_back(*taken.pop(data.draw(st.integers(0, len(taken) - 1))))
+            continue
+        wanted = data.draw(st.sampled_from(known))
+        found = engine.choose(wanted)
+        assert found == Engine(cluster.copy(), POLICIES[policy]()).choose(wanted)
+        if found:
+            cluster.take(wanted, found)
+            taken.append((wanted, found))
+    for each in taken:
+        cluster.give_back(*each)
+    for free, total in ((cluster.cpu_free, cluster.cpu_milli), (cluster.gpu_memory_free, cluster.gpu_memory_mib)):
+        assert np.array_equal(free, total)
+    assert int(cluster.milli_free.sum()) == 6000

@@ -3,6 +3,7 @@
 import os
 import random
 import shutil
+import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +24,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """How long random tests go on is decided before they are read; workers are given the seed of the first process."""
+    _mind_signals()
     choose(config.getoption("--soak"))
     if config.option.seed is None:
         config.option.seed = random.randrange(1 << 31)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # sockets lie in its folders: its path has to be short
         config.option.basetemp = str(Path(config.option.basetemp).with_name(worker))
+
+
+def _mind_signals() -> None:
+    """Started by nohup, or in the background by a script, all that we start would ignore these signals as we do."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

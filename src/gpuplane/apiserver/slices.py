@@ -58,7 +58,7 @@ STREAM_LIFETIME = (2400.0, 3600.0)
 AT_ONCE = 8
 """Requests to the API server at a time."""
 GATHERING = 0.1
-"""Seconds in which what others do is gathered: kubelet deletes slices one by one."""
+"""Seconds in which changes are gathered: kubelet deletes slices one by one; and Prepare of a claim goes first."""
 HEALING = (0.5, 60.0)
 """Seconds between two writes of what others have changed, at first and at the most; they double."""
 CALM = 600.0
@@ -249,6 +249,7 @@ class _Publisher:
                 self._report(wanted)
                 await self._tell(client)
             await self._until_changed(wanted)
+            await asyncio.sleep(GATHERING)
 
     def _is_wanted_otherwise(self, wanted: tuple[ResourceSlice, ...] | None, snapshot: Snapshot) -> bool:
         return self._view(snapshot) != wanted
@@ -267,9 +268,7 @@ class _Publisher:
 
     async def _write_once(self, client: "AsyncClient", wanted: tuple[ResourceSlice, ...]) -> None:
         """Raises ApiServerError."""
-        if self._changed.is_set():
-            await asyncio.sleep(GATHERING)
-            self._changed.clear()
+        self._changed.clear()
         if not self._owner:
             await self._read_owner(client)
         await self._ask_about_taints(client, wanted)

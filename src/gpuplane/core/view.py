@@ -10,6 +10,9 @@ from functools import update_wrapper
 from typing import Generic, ParamSpec, TypeVar
 
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.status import CLAIM_FILES, CLAIM_REQUESTS, AnyPart, Statuses
+
+ABOUT_CLAIMS: tuple[AnyPart, ...] = (CLAIM_FILES, CLAIM_REQUESTS)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -66,5 +69,15 @@ class view(Generic[P, R]):  # noqa: N801 (a decorator)
 
 @view
 def without_allocations(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without what containers hold: the very same object after an Allocate."""
-    return snapshot.but(generation=0, allocations=None)
+    """The snapshot without what containers and claims hold, nor how that is stored: the very same object after an
+    Allocate, and after a claim was prepared. A part that is about claims alone is in it where it is not well."""
+    ledger, statuses = snapshot.ledger, snapshot.statuses
+    if well := [part for part in ABOUT_CLAIMS if part in statuses and statuses[part].state == "ok"]:
+        statuses = Statuses({part: status for part, status in statuses.items() if part not in well})
+    return snapshot.but(
+        generation=0,
+        allocations=None,
+        ledger=ledger.but(claims=None) if ledger.claims else ledger,
+        stored_ledger=snapshot.stored_ledger.but(ledger=None),
+        statuses=statuses,
+    )

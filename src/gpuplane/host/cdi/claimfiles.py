@@ -177,7 +177,7 @@ def _look_at_file(path: Path, before: Seen | None) -> Seen:
         state = there.st_mode, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns
         if before is not None and before.state == state:
             return before
-        return Seen(state, msgspec.json.decode(files.read(path, MAX_BYTES, follow=False), type=Spec))
+        return Seen(state, disk.SPECS.decode(files.read(path, MAX_BYTES, follow=False)))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Seen((), None)  # it is written anew, or removed
 

@@ -26,6 +26,8 @@ from gpuplane.host.specfiles import content, paths
 from gpuplane.model.cdi import Spec
 from gpuplane.model.value import Value
 
+SPECS = msgspec.json.Decoder(Spec)
+"""Made here, and not by two threads at once: msgspec 0.22 does not survive that of a type that is new to it."""
 ASIDE = ".new"
 """How a file's name ends while it is written."""
 
@@ -118,7 +120,7 @@ def _spec(path: Path) -> Spec | None:
 def _as_we_write(data: bytes) -> Spec | None:
     """A good document in plain JSON, read many times as fast as one that others may have written."""
     try:
-        spec = msgspec.json.decode(data, type=Spec)
+        spec = SPECS.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return None if any(runtime_refusal_problems(spec)) else spec

@@ -28,8 +28,9 @@ from gpuplane.kubelet.sockets import serve_at
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, ClaimUnavailable
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LedgerLoaded, MachineObserved
 from gpuplane.model.machine import Fault
+from gpuplane.model.pod import PodRef
 from gpuplane.model.reasons import Reason
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CLAIM_REQUESTS
 from tests.core.dra.nodes import DRA, MACHINE, claim
 from tests.kubelet.dra.kubelet import connected, kubelet_root, until
@@ -357,6 +358,23 @@ async def test_a_device_is_free_for_the_next_claim_after_unprepare(root: Path) -
         shutil.rmtree(root / "cdi")
         (root / "cdi").mkdir()
         await until(lambda: len(agent.files) == 2)  # it comes back by itself
+
+
+async def test_a_claim_waits_for_a_device_that_a_container_is_leaving(root: Path) -> None:
+    """What kubelet lists is some seconds old. A container that stays refuses it in the end."""
+    assert MACHINE.gpus is not None
+    held = Allocation("nvidia.com/gpu", (MACHINE.gpus[0].uuid,), PodRef("default", "p", "u", "c"))
+    async with running(root, ApiServer(claim(A, 0), claim(B, 0))) as agent:
+        agent.node.apply(AllocationsListed((held,), 1.0))
+        asked = asyncio.create_task(prepare(agent, A))
+        await until(lambda: bool(agent.api.asked))
+        assert not (await asyncio.wait({asked}, timeout=0.3))[0]
+        agent.node.apply(AllocationsListed((), 2.0))
+        assert not (await asked).claims[A].error
+        assert await unprepare(agent, A) == {A: ""}
+        agent.node.apply(AllocationsListed((held,), 3.0))
+        agent.claims.held_patience = 0.2
+        assert code((await prepare(agent, B)).claims[B].error) == "claim-device-in-use"
 
 
 def in_vain(agent: Agent) -> dict[str, str]:

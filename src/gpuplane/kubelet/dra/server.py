@@ -42,6 +42,9 @@ from gpuplane.model.status import CLAIM_REQUESTS, DRA_PLUGIN, ClaimRequestsStatu
 from gpuplane.model.views import LogSubject
 
 DEADLINE = 40.0  # seconds until a claim is answered; kubelet waits 45 s
+HELD_PATIENCE = 12.0
+"""Seconds that a claim waits for a device that a container holds by the device plugin. What kubelet lists may be 10 s
+old (`kubelet.podresources`), and kubelet asks again only after 70 to 90 s (observed on kubelet 1.36.2)."""
 MOST_CLAIMS = 128
 """Claims of one request. Kubelet asks for those of one pod (pkg/kubelet/cm/dra/manager.go)."""
 LONGEST_ERROR = 1000  # characters
@@ -68,8 +71,10 @@ def add_plugin(claims: "Claims", server: grpc.aio.Server) -> None:
 class Claims:
     """Prepares and unprepares claims. An answer is a Reason where it is an error."""
 
-    def __init__(self, node: Node, fetch: Fetch, deadline: float = DEADLINE) -> None:
-        self.node, self.fetch, self.deadline = node, fetch, deadline
+    def __init__(
+        self, node: Node, fetch: Fetch, deadline: float = DEADLINE, held_patience: float = HELD_PATIENCE
+    ) -> None:
+        self.node, self.fetch, self.deadline, self.held_patience = node, fetch, deadline, held_patience
 
     async def prepare(self, claims: Iterable[ClaimName]) -> Mapping[str, Devices | Reason]:
         """UID → what each claim gets."""
@@ -152,7 +157,11 @@ class Claims:
         if told.claim != claim:
             text = f"the API server has another claim of this name, with the UID {clip(told.claim.uid)}"
             return _problem("claim-not-found", text)
-        why = await self._settle(partial(prepare_problem, claim=told), until)
+        problem = partial(prepare_problem, claim=told)
+        why = await self._settle(problem, until)
+        if why is not None and why.kind == "held":
+            await self.node.wait_until(partial(_is_not_held, problem), min(self.held_patience, until - self.node.now()))
+            why = await self._settle(problem, until)
         if why is None:  # of this very snapshot: no other claim comes between
             self.node.apply(ClaimPrepareRequested(told))
         return why
@@ -173,6 +182,11 @@ class Claims:
 def _is_settled(problem: Callable[[Snapshot], Reason | None], snapshot: Snapshot) -> bool:
     why = problem(snapshot)
     return why is None or why.kind != "waiting"
+
+
+def _is_not_held(problem: Callable[[Snapshot], Reason | None], snapshot: Snapshot) -> bool:
+    why = problem(snapshot)
+    return why is None or why.kind != "held"
 
 
 def _removal_problem(snapshot: Snapshot, uid: str) -> Reason | None:

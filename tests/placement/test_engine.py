@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.placement.candidates import Candidates
 from gpuplane.placement.cluster import Cluster, Gpu, Node, OverCommitted
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies import POLICIES
+from gpuplane.placement.policies.binpack import Binpack
+from gpuplane.placement.policies.policy import Floats
 from gpuplane.placement.requests import GpuRequest, Placement, Request
 
 GIB = 1024
@@ -122,6 +125,53 @@ def test_nothing_is_taken_twice_or_given_back_twice() -> None:
     with pytest.raises(OverCommitted, match="node z is not there"):
         cluster.take(wanted, found.but(node="z"))
     assert cluster.cpu_free[0] == 8000
+
+
+def test_a_node_whose_pods_do_not_fit_stays_as_it_was() -> None:
+    cluster, half = Cluster([node("a", 2)]), request(milli=600)
+    found = Engine(cluster, POLICIES["binpack"]()).choose(half)
+    assert found
+    cluster.take(half, found)
+    for name in "ab":
+        with pytest.raises(OverCommitted):
+            cluster.put_node(node(name, 1), [(half, found.but(node=name))] * 2)
+    assert (cluster.rows, cluster.milli_free[0].tolist()) == ({"a": 0}, [400, 1000])
+
+
+class Repriced(Binpack):
+    """Prices by a sign that changes, and counts the rows that it looks at."""
+
+    def __init__(self) -> None:
+        self.pricing, self.seen = Binpack(), list[int]()
+
+    def refresh(self, cluster: Cluster) -> "Repriced":
+        return self.pricing  # type: ignore[return-value]
+
+    def reverse(self) -> None:
+        seen, sign = self.seen, -self.pricing.sign
+
+        class Priced(Binpack):
+            def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
+                seen.append(len(found.rows))
+                return super().score(cluster, request, found)
+
+        self.pricing = Priced()
+        self.pricing.sign = sign
+
+
+def test_no_decision_pays_for_new_prices_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old prices hold until all nodes have been looked at by new ones; nodes that change meanwhile count."""
+    monkeypatch.setattr("gpuplane.placement.engine.AT_ONCE", 4)
+    policy, wanted = Repriced(), request(milli=250)
+    engine = Engine(Cluster([node(str(index)) for index in range(10)]), policy)
+    assert run(engine, wanted, wanted) == [("0", [0])] * 2
+    policy.reverse()
+    assert run(engine, wanted, wanted) == [("0", [0])] * 2
+    policy.reverse()  # the ones before are finished first
+    policy.seen.clear()
+    assert run(engine, wanted) == [("1", [0])]
+    assert max(policy.seen) <= 2 * (4 + 1)
+    assert run(engine, wanted, wanted, wanted) == [("2", [0]), ("3", [0]), ("1", [0])]
 
 
 REQUESTS = st.builds(

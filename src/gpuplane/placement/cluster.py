@@ -14,8 +14,6 @@ from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request, S
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
-REMEMBERED = 100_000
-"""Changes; a reader who is further behind looks at all rows."""
 
 
 class Gpu(Value):
@@ -44,6 +42,10 @@ class Node(Value):
     is_schedulable: bool = True
 
 
+_Move = tuple[str, Integers, int | tuple[int, ...], int, int]
+"""Of one array: the unit, the array, the place in it, the amount, and the most that may be free there."""
+
+
 class OverCommitted(ValueError):
     """More was to be taken than is free, or given back than was taken: nothing was."""
 
@@ -62,6 +64,7 @@ class Cluster:
         self.memory_free = np.zeros(0, np.int64)
         self.is_schedulable = np.zeros(0, np.bool_)
         self.milli_free = np.zeros((0, 0), np.int64)  # of each GPU
+        self.room = np.zeros((0, 0), np.int64)  # the largest `milli` that fits, time and memory; -1: not usable
         self.gpu_memory_mib = np.zeros((0, 0), np.int64)
         self.gpu_memory_free = np.zeros((0, 0), np.int64)
         self.unit_milli = np.zeros((0, 0), np.int64)
@@ -70,31 +73,32 @@ class Cluster:
         self.is_usable = np.zeros((0, 0), np.bool_)  # there, well, and not partitioned
         self.is_partitioned = np.zeros((0, 0), np.bool_)  # there, well, and offered as MIG devices
         self.instances_free = np.zeros((0, 0, 0), np.int64)  # nodes × GPUs × profiles
-        self.inventory_version = 0  # counts nodes that came, went or were described anew
-        self._changed: list[int] = []  # rows, in the order of their changes
-        self._forgotten = 0
+        self.version = 0  # counts changes
+        self.inventory_version = 0  # the version when a node last came, went or was described anew
+        self.has_links = False  # whether any GPU has a link group
+        self._changed_at = np.zeros(0, np.int64)  # the version that each row changed to last
+        self._described_at = np.zeros(0, np.int64)  # the same, of what the node has
         self._free_rows: list[int] = []
         for each in nodes:
             self.put_node(each)
 
-    @property
-    def version(self) -> int:
-        """How many changes there were."""
-        return self._forgotten + len(self._changed)
-
     def rows_changed_since(self, version: int) -> Integers:
-        """The rows that may have changed since then, each once, in order; all where that is long ago."""
-        if version < self._forgotten:
-            return np.arange(len(self.nodes))
-        return np.unique(np.asarray(self._changed[version - self._forgotten :], np.int64))
+        """The rows that have changed since then, in order."""
+        return np.flatnonzero(self._changed_at[: len(self.nodes)] > version)
+
+    def rows_described_since(self, version: int) -> Integers:
+        """Those whose node came, went or was described anew."""
+        return np.flatnonzero(self._described_at[: len(self.nodes)] > version)
 
     def put_node(self, node: Node, taken: Sequence[tuple[Request, Placement]] = ()) -> None:
         """Add a node, or describe it anew; `taken` is all that pods have of it now. Raises OverCommitted."""
         self._widen(node)
         row = self.rows.get(node.name)
-        before = self.nodes[row] if row is not None else None
+        before = None
         if row is None:
             row = self._free_rows.pop() if self._free_rows else self._append_row()
+        else:
+            before = self.nodes[row], {name: each[row].copy() for name, each in self._arrays()}
         self._describe(row, node)
         self.rows[node.name] = row
         self._log(row, inventory=True)
@@ -104,6 +108,11 @@ class Cluster:
         except OverCommitted:
             if before is None:
                 self.remove_node(node.name)
+            else:
+                self.nodes[row] = before[0]
+                for name, values in before[1].items():
+                    getattr(self, name)[row] = values
+                self._log(row, inventory=True)
             raise
 
     def remove_node(self, name: str) -> None:
@@ -132,6 +141,8 @@ class Cluster:
 
     def share_of(self, row: int, gpu: int, wanted: GpuRequest) -> Share:
         """What a request takes of one GPU: what it does not say follows from what it says."""
+        if wanted.asks_milli_alone:
+            return Share(gpu, wanted.milli, int(self.gpu_memory_mib[row, gpu]) * wanted.milli // WHOLE)
         milli, memory = self.needs(np.asarray([row]), wanted)
         return Share(gpu, int(milli[0, gpu]), int(memory[0, gpu]), wanted.profile)
 
@@ -164,23 +175,28 @@ class Cluster:
             if column is None:
                 return np.zeros((len(rows), self.is_usable.shape[1]), np.bool_)
             found = self.is_partitioned[rows] & (self.instances_free[rows, :, column] > 0)
+        elif wanted.asks_milli_alone:
+            found = self.room[rows] >= wanted.milli
         else:
             milli, memory = self.needs(rows, wanted)
             found = self.is_usable[rows] & (self.milli_free[rows] >= milli) & (self.gpu_memory_free[rows] >= memory)
         if wanted.models:
-            numbers = [self.models[each] for each in wanted.models if each in self.models]
-            found &= np.isin(self.model[rows], numbers)
+            found &= self.has_model(rows, wanted.models)
         if wanted.ids:
             found &= self._has_id(rows, wanted.ids)
         return found
 
+    def has_model(self, rows: Integers, models: frozenset[str]) -> Booleans:
+        """Which GPUs of these rows are of one of these models: rows × GPUs."""
+        numbers, found = self.model[rows], np.zeros((len(rows), self.model.shape[1]), np.bool_)
+        for each in models:
+            found |= numbers == self.models.get(each, -1)
+        return found
+
     def has_room(self, rows: Integers, request: Request) -> Booleans:
         """Which of these rows have the CPU, the memory and the labels of a request."""
-        room = (
-            self.is_schedulable[rows]
-            & (self.cpu_free[rows] >= request.cpu_milli)
-            & (self.memory_free[rows] >= request.memory_mib)
-        )
+        room = self.is_schedulable[rows] & (self.cpu_free[rows] >= request.cpu_milli)
+        room &= self.memory_free[rows] >= request.memory_mib
         if request.labels:
             room &= np.fromiter((self._has_labels(row, request.labels) for row in rows), np.bool_, len(rows))
         return room
@@ -201,38 +217,57 @@ class Cluster:
         row = self.rows.get(placement.node)
         if row is None:
             raise OverCommitted(f"node {placement.node} is not there")
-        shares = [each for part in placement.shares for each in part]
-        milli, memory = np.zeros((2, self.milli_free.shape[1]), np.int64)
-        instances = np.zeros(self.instances_free.shape[1:], np.int64)
-        for each in shares:
-            milli[each.gpu] += each.milli
-            memory[each.gpu] += each.memory_mib
-            if each.profile:
-                instances[each.gpu, self.profiles[each.profile]] += 1
-        node = self.nodes[row]
-        assert node is not None
-        amounts = (
-            ("milli-CPU", self.cpu_free, request.cpu_milli, node.cpu_milli),
-            ("MiB of memory", self.memory_free, request.memory_mib, node.memory_mib),
-            ("milli-GPU", self.milli_free, milli, WHOLE),
-            ("MiB of a GPU", self.gpu_memory_free, memory, self.gpu_memory_mib[row]),
-            ("MIG devices", self.instances_free, instances, self._instances(node)),
-        )
-        for unit, free, amount, whole in amounts:
-            after = free[row] + sign * np.asarray(amount)
-            if np.any(after < 0) or np.any((after > whole) & (np.asarray(amount) > 0)):
+        moves = self._moves(row, request, placement)
+        for unit, free, place, amount, whole in moves:
+            after = int(free[place]) + sign * amount
+            if amount and not 0 <= after <= whole:
                 verb = "taken" if sign < 0 else "given back"
-                raise OverCommitted(f"node {placement.node}: {amount} {unit} cannot be {verb}, {free[row]} are free")
-        for _, free, amount, _ in amounts:
-            free[row] += sign * np.asarray(amount)
+                raise OverCommitted(f"node {placement.node}: {amount} {unit} cannot be {verb}, {free[place]} are free")
+        for _, free, place, amount, _ in moves:
+            free[place] += sign * amount
+        for part in placement.shares:
+            for share in part:
+                self._measure_room(row, share.gpu)
         self._log(row)
 
+    def _moves(self, row: int, request: Request, placement: Placement) -> list["_Move"]:
+        """What a pod takes of which array."""
+        node = self.nodes[row]
+        assert node is not None
+        moves: list[_Move] = [
+            ("milli-CPU", self.cpu_free, row, request.cpu_milli, node.cpu_milli),
+            ("MiB of memory", self.memory_free, row, request.memory_mib, node.memory_mib),
+        ]
+        milli, memory, instances = dict[int, int](), dict[int, int](), dict[tuple[int, str], int]()
+        for part in placement.shares:
+            for each in part:
+                milli[each.gpu] = milli.get(each.gpu, 0) + each.milli
+                memory[each.gpu] = memory.get(each.gpu, 0) + each.memory_mib
+                if each.profile:
+                    instances[each.gpu, each.profile] = instances.get((each.gpu, each.profile), 0) + 1
+        for gpu, amount in milli.items():
+            whole = node.gpus[gpu].memory_mib
+            moves.append(("milli-GPU", self.milli_free, (row, gpu), amount, WHOLE))
+            moves.append(("MiB of a GPU", self.gpu_memory_free, (row, gpu), memory[gpu], whole))
+        for (gpu, profile), amount in instances.items():
+            place, whole = (row, gpu, self.profiles[profile]), node.gpus[gpu].profiles.get(profile, 0)
+            moves.append(("MIG devices", self.instances_free, place, amount, whole))
+        return moves
+
+    def _measure_room(self, row: int, gpu: int) -> None:
+        """The largest `milli` that fits: its time is free, and its memory, rounded down as `needs` does it."""
+        room = -1
+        if self.is_usable[row, gpu]:
+            room = int(self.milli_free[row, gpu])
+            if total := int(self.gpu_memory_mib[row, gpu]):
+                room = min(room, ((int(self.gpu_memory_free[row, gpu]) + 1) * WHOLE - 1) // total)
+        self.room[row, gpu] = room
+
     def _log(self, row: int, *, inventory: bool = False) -> None:
-        self._changed.append(row)
-        self.inventory_version += inventory
-        if len(self._changed) > 2 * REMEMBERED:
-            self._forgotten += REMEMBERED
-            del self._changed[:REMEMBERED]
+        self.version += 1
+        self._changed_at[row] = self.version
+        if inventory:
+            self.inventory_version = self._described_at[row] = self.version
 
     def _append_row(self) -> int:
         self.nodes.append(None)
@@ -250,21 +285,24 @@ class Cluster:
         self._grow(1, len(node.gpus) - self.milli_free.shape[1])
         self._grow(2, len(self.profiles) - self.instances_free.shape[2])
 
+    def _arrays(self) -> list[tuple[str, Integers]]:
+        return [(name, each) for name, each in self.__dict__.items() if isinstance(each, np.ndarray)]
+
     def _grow(self, axis: int, more: int) -> None:
         """Append so many rows, columns or profiles to every array that has that dimension."""
         if more <= 0:
             return
-        for name, each in self.__dict__.items():
-            if isinstance(each, np.ndarray) and each.ndim > axis:
+        for name, each in self._arrays():
+            if each.ndim > axis:
                 widths = [(0, more if dimension == axis else 0) for dimension in range(each.ndim)]
-                setattr(self, name, np.pad(each, widths))
+                setattr(self, name, np.pad(each, widths, constant_values=-1 if name == "room" else 0))
 
     def _describe(self, row: int, node: Node | None) -> None:
         """Write what a node has, all of it free."""
         self.nodes[row] = node
-        for each in self.__dict__.values():
-            if isinstance(each, np.ndarray):
-                each[row] = 0
+        for _, each in self._arrays():
+            each[row] = 0
+        self.room[row] = -1
         if node is None:
             return
         self.cpu_milli[row] = self.cpu_free[row] = node.cpu_milli
@@ -278,6 +316,8 @@ class Cluster:
             self.link_group[row, index] = gpu.link_group
             self.is_usable[row, index] = not gpu.code and not gpu.is_partitioned
             self.is_partitioned[row, index] = not gpu.code and gpu.is_partitioned
+            self._measure_room(row, index)
+            self.has_links |= bool(gpu.link_group)
         self.instances_free[row] = self._instances(node)
 
     def _instances(self, node: Node) -> Integers:

@@ -1,16 +1,26 @@
-"""The decision: the node and the GPUs that a policy likes best. Pure; what random ties are broken by is handed in."""
+"""The decision: the node and the GPUs that a policy likes best. Pure; what random ties are broken by is handed in.
+
+The scores of a request are kept, and only nodes that have changed are looked at again. Where the policy prices anew,
+a decision looks at some nodes by the new prices beside the old ones, until all are there: none pays for all.
+"""
 
 from collections import OrderedDict
 from random import Random
 
 import numpy as np
+import numpy.typing as npt
 
+from gpuplane.placement.candidates import candidates
 from gpuplane.placement.cluster import Cluster, Integers
-from gpuplane.placement.policies.policy import Floats, Policy
+from gpuplane.placement.policies.policy import Floats, Policy, Pricing
 from gpuplane.placement.requests import Placement, Request
 
 KEPT = 512
 """Requests whose scores are kept; the one that was asked for longest ago goes."""
+AT_ONCE = 400
+"""Rows that one decision looks at by new prices."""
+UNLINKED = 1e12
+"""What GPUs lose that are not linked though that is preferred: more than any score."""
 
 
 class Engine:
@@ -25,39 +35,72 @@ class Engine:
         ranking = self._rank(request)
         if not len(ranking.values) or (best := ranking.values.max()) == -np.inf:
             return None
-        ties = np.flatnonzero(ranking.values == best)
-        row = int(ties[self._random.randrange(len(ties)) if self._random else 0])
+        if self._random:
+            ties = np.flatnonzero(ranking.values == best)
+            row = int(ties[self._random.randrange(len(ties))])
+        else:
+            row = int(ranking.values.argmax())
         return self._placement(request, row, ranking.gpus[row])
 
-    def _placement(self, request: Request, row: int, gpus: Integers) -> Placement:
+    def _placement(self, request: Request, row: int, gpus: npt.NDArray[np.uint16]) -> Placement:
         node = self.cluster.nodes[row]
         assert node is not None
         shares = tuple(tuple(self.cluster.share_of(row, int(gpu), wanted) for gpu in gpus) for wanted in request.gpus)
         return Placement(node.name, shares)
 
     def _rank(self, request: Request) -> "_Ranking":
-        """The scores of all nodes, of which only those are looked at again that have changed."""
-        generation, cluster = self.policy.refresh(self.cluster), self.cluster
+        """The scores of all nodes, by the newest prices by which all have been looked at."""
+        pricing, size = self.policy.refresh(self.cluster), len(self.cluster.nodes)
         ranking = self._rankings.get(request)
-        if ranking is None or ranking.generation != generation or len(ranking.values) != len(cluster.nodes):
-            ranking = self._rankings[request] = _Ranking(generation, len(cluster.nodes), request)
-            rows = np.arange(len(cluster.nodes))
+        if ranking is None or len(ranking.values) != size:
+            ranking = self._rankings[request] = _Ranking(pricing, size, request)
+            self._look(ranking, request, np.arange(size))
         else:
-            rows = cluster.rows_changed_since(ranking.version)
-        if len(rows):
-            values, gpus = self.policy.score(cluster, request, rows)
-            ranking.values[rows], ranking.gpus[rows] = values, gpus
-        ranking.version = cluster.version
+            self._look(ranking, request, self.cluster.rows_changed_since(ranking.version))
+            if ranking.pricing is not pricing:
+                ranking = self._rankings[request] = self._replace(ranking, pricing, request)
         self._rankings.move_to_end(request)
         if len(self._rankings) > KEPT:
             self._rankings.popitem(last=False)
         return ranking
 
+    def _replace(self, ranking: "_Ranking", pricing: Pricing, request: Request) -> "_Ranking":
+        """Go on with the ranking by new prices: that one once it is complete, the old one until then."""
+        size, following = len(ranking.values), ranking.following
+        if following is None:
+            following = ranking.following = _Ranking(pricing, size, request)
+        done = following.looked_at
+        rows = self.cluster.rows_changed_since(following.version) if done else np.zeros(0, np.int64)
+        following.looked_at = min(done + AT_ONCE, size)
+        self._look(following, request, np.concatenate([rows[rows < done], np.arange(done, following.looked_at)]))
+        return following if following.looked_at == size else ranking
+
+    def _look(self, ranking: "_Ranking", request: Request, rows: Integers) -> None:
+        """Score these rows again."""
+        ranking.version = self.cluster.version
+        if not len(rows):
+            return
+        ranking.values[rows] = -np.inf
+        found = candidates(self.cluster, request, rows, self.policy.prefers_free_gpus)
+        if not len(found.rows):
+            return
+        scores = ranking.pricing.score(self.cluster, request, found)
+        if found.is_linked is not None:
+            scores = np.where(found.is_linked, scores, scores - UNLINKED)
+        if len(found.rows) == 1 or (np.diff(found.rows) != 0).all():
+            ranking.values[found.rows], ranking.gpus[found.rows] = scores, found.gpus
+            return
+        order = np.argsort(scores[::-1], kind="stable")  # the best of a row last: it stays; of equals the first
+        rows = found.rows[::-1][order]
+        ranking.values[rows], ranking.gpus[rows] = scores[::-1][order], found.gpus[::-1][order]
+
 
 class _Ranking:
-    """The scores of one request, of a version of the cluster and a generation of the policy."""
+    """The scores of one request, of a version of the cluster and one pricing."""
 
-    def __init__(self, generation: int, rows: int, request: Request) -> None:
-        self.generation, self.version = generation, 0
+    def __init__(self, pricing: Pricing, rows: int, request: Request) -> None:
+        self.pricing, self.version = pricing, 0
         self.values: Floats = np.full(rows, -np.inf)
-        self.gpus: Integers = np.zeros((rows, sum(each.count for each in request.gpus)), np.int64)
+        self.gpus = np.zeros((rows, sum(each.count for each in request.gpus)), np.uint16)
+        self.looked_at = 0  # the rows before this one, of a ranking that is not complete yet
+        self.following: _Ranking | None = None  # by newer prices

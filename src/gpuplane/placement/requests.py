@@ -37,6 +37,11 @@ class GpuRequest(Value):
     ids: frozenset[str] = frozenset()
     linked: Linked = "preferred"
 
+    @property
+    def asks_milli_alone(self) -> bool:
+        """Whether its part of a GPU's memory follows from `milli`."""
+        return bool(self.milli) and not (self.memory_mib or self.memory_percent or self.units or self.profile)
+
 
 class Request(Value):
     """A pod's CPU and memory, the GPUs of each of its containers, and the labels that its node has to have."""

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from gpuplane.placement.policies.binpack import Binpack, Spread
+from gpuplane.placement.policies.fgd import Fgd
 from gpuplane.placement.policies.policy import Policy
 
-POLICIES: Mapping[str, Callable[[], Policy]] = {"binpack": Binpack, "spread": Spread}
-"""Name in the configuration → the policy."""
+POLICIES: Mapping[str, Callable[..., Policy]] = {"binpack": Binpack, "spread": Spread, "fgd": Fgd}
+"""Name in the configuration → the policy, made of the workload that is expected; without one, it learns."""

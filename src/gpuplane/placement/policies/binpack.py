@@ -2,9 +2,11 @@
 
 import numpy as np
 
-from gpuplane.placement.cluster import Cluster, Integers
-from gpuplane.placement.policies.policy import Scores, pick_gpus
+from gpuplane.placement.candidates import Candidates
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.policies.policy import Floats
 from gpuplane.placement.requests import WHOLE, Request
+from gpuplane.placement.workload import Workload
 
 GPU_WEIGHT = 1000.0
 """A milli-GPU less left on the chosen GPUs counts more than all that a node's other GPUs have."""
@@ -14,26 +16,26 @@ class Binpack:
     """The GPUs and the node with the least left; of requests without GPUs, the node with the least GPUs free."""
 
     sign = -1.0
+    prefers_free_gpus = False
 
-    def refresh(self, cluster: Cluster) -> int:
+    def __init__(self, workload: Workload | None = None) -> None:
+        """The workload does not matter."""
+
+    def refresh(self, cluster: Cluster) -> "Binpack":
         """Nothing of the whole cluster counts."""
-        return 0
+        return self
 
-    def score(self, cluster: Cluster, request: Request, rows: Integers) -> Scores:
-        """How full the row and its GPUs are."""
-        room = cluster.has_room(rows, request)
-        free = cluster.milli_free[rows].astype(np.float64)
-        on_node = np.where(cluster.is_usable[rows], free, 0.0).sum(axis=1) / (WHOLE * max(free.shape[1], 1))
-        if not request.gpus:
-            return Scores(np.where(room, self.sign * on_node, -np.inf), np.zeros((len(rows), 0), np.int64))
-        [wanted] = request.gpus
-        fits = cluster.fits(rows, wanted)
-        enough, gpus = pick_gpus(fits, self.sign * free, wanted.count)
-        on_gpus = np.take_along_axis(free, gpus, axis=1).sum(axis=1) if free.shape[1] else on_node
-        return Scores(np.where(room & enough, self.sign * (GPU_WEIGHT * on_gpus + on_node), -np.inf), gpus)
+    def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
+        """How full the node and its GPUs are."""
+        room = cluster.room[found.rows]
+        on_node = np.maximum(room, 0).sum(axis=1) / (WHOLE * max(room.shape[1], 1))
+        on_gpus = found.before.sum(axis=1) if found.instances_left is None else found.instances_left
+        scores: Floats = self.sign * (GPU_WEIGHT * on_gpus + on_node)
+        return scores
 
 
 class Spread(Binpack):
     """The other way round: the GPUs and the node with the most left."""
 
     sign = 1.0
+    prefers_free_gpus = True

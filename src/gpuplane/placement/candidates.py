@@ -1,0 +1,135 @@
+"""Where a request could go: nodes, and GPUs of them. What policies choose from.
+
+Of the GPUs of a node that would be left the same, one is a candidate. Of several GPUs for one container there is one
+set a node: those of one link group where that can be (the smallest group that suffices), and of these the fullest or
+the emptiest, as the policy wants it. One GPU is taken where it takes least from a link group.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuplane.placement.cluster import Booleans, Cluster, Integers
+from gpuplane.placement.requests import WHOLE, GpuRequest, Request
+
+
+class Candidates(NamedTuple):
+    """Places where a request fits, c of them, those of one row one after the other.
+
+    `gpus`: c × GPUs, in the order of their places. `before`, `after`: the room of these (`Cluster.room`) now and then;
+    c × 0 where no GPU's room changes. `cpu_after`: of the node. `is_linked`: whether the GPUs reach each other as the
+    request wants it. `instances_left`: for a MIG device, what its GPU has of this and of larger profiles.
+    """
+
+    rows: Integers
+    gpus: Integers
+    before: Integers
+    after: Integers
+    cpu_after: Integers
+    is_linked: Booleans | None = None
+    instances_left: Integers | None = None
+
+
+def candidates(cluster: Cluster, request: Request, rows: Integers, prefer_free: bool = False) -> Candidates:
+    """Where among these rows a request with GPUs of one container at most could go."""
+    rows = rows[cluster.has_room(rows, request)]
+    if not request.gpus:
+        nothing = np.zeros((len(rows), 0), np.int64)
+        return Candidates(rows, nothing, nothing, nothing, cluster.cpu_free[rows] - request.cpu_milli)
+    [wanted] = request.gpus
+    fits = cluster.fits(rows, wanted)
+    enough = fits.any(axis=1) if wanted.count == 1 else fits.sum(axis=1) >= wanted.count
+    rows, fits = rows[enough], fits[enough]
+    cpu_after = cluster.cpu_free[rows] - request.cpu_milli
+    if wanted.profile:
+        return _of_profile(cluster, wanted, rows, fits, cpu_after)
+    before = cluster.room[rows]
+    after = _room_after(cluster, wanted, rows, before)
+    if wanted.count == 1:
+        return _of_one(cluster, rows, fits, before, after, cpu_after)
+    preference = before if prefer_free else -before
+    gpus, is_linked = _pick(cluster, wanted, rows, fits, preference)
+    found = Candidates(rows, gpus, _take(before, gpus), _take(after, gpus), cpu_after, is_linked)
+    if wanted.linked == "required" and is_linked is not None:
+        found = Candidates(*(None if each is None else each[is_linked] for each in found))  # type: ignore[arg-type]
+    return found
+
+
+def _room_after(cluster: Cluster, wanted: GpuRequest, rows: Integers, before: Integers) -> Integers:
+    if wanted.asks_milli_alone:
+        return before - wanted.milli
+    milli, memory = cluster.needs(rows, wanted)
+    total = cluster.gpu_memory_mib[rows]
+    by_memory = ((cluster.gpu_memory_free[rows] - memory + 1) * WHOLE - 1) // np.maximum(total, 1)
+    time = cluster.milli_free[rows] - milli
+    return np.where(total > 0, np.minimum(time, by_memory), time)
+
+
+def _of_one(
+    cluster: Cluster, rows: Integers, fits: Booleans, before: Integers, after: Integers, cpu_after: Integers
+) -> Candidates:
+    """Each GPU that fits, but one of those that would be left alike."""
+    key = np.where(fits, before * (WHOLE + 1) + after, -1 - np.arange(fits.shape[1]))
+    gpus = None
+    if cluster.has_links:
+        gpus = np.argsort(_harm(cluster, rows), axis=1, kind="stable")
+        key, fits = _take(key, gpus), np.take_along_axis(fits, gpus, axis=1)
+    distinct = fits.copy()
+    for column in range(1, fits.shape[1]):
+        distinct[:, column] &= (key[:, :column] != key[:, column, None]).all(axis=1)
+    index, gpu = np.nonzero(distinct)
+    if gpus is not None:
+        gpu = gpus[index, gpu]
+    changed = before[index, gpu][:, None], after[index, gpu][:, None]
+    return Candidates(rows[index], gpu[:, None], *changed, cpu_after[index])
+
+
+def _harm(cluster: Cluster, rows: Integers) -> Integers:
+    """What taking each GPU costs its link group: the fewer are wholly free there, the less. 0: it is in none, or is in
+    use already."""
+    group, is_free = cluster.link_group[rows], cluster.room[rows] == WHOLE
+    mates = ((group[:, :, None] == group[:, None, :]) & is_free[:, None, :]).sum(axis=2)
+    return np.where(is_free & (group > 0), mates, 0)
+
+
+def _pick(
+    cluster: Cluster, wanted: GpuRequest, rows: Integers, fits: Booleans, preference: Integers
+) -> tuple[Integers, Booleans | None]:
+    """(the GPUs of each row, whether they are of one link group; None where that does not matter)."""
+    order = np.where(fits, -preference, 2 * WHOLE)
+    is_linked = None
+    if cluster.has_links and wanted.linked != "any":
+        group = cluster.link_group[rows]
+        mates = ((group[:, :, None] == group[:, None, :]) & fits[:, None, :]).sum(axis=2)
+        suffices = fits & (group > 0) & (mates >= wanted.count)
+        is_linked = suffices.any(axis=1)
+        size = np.where(suffices, mates * 1024 + group, np.iinfo(np.int64).max)
+        chosen = size == size.min(axis=1, keepdims=True)
+        order = np.where(is_linked[:, None] & ~chosen, 2 * WHOLE, order)
+    gpus = np.argsort(order, axis=1, kind="stable")[:, : wanted.count]
+    return np.sort(gpus, axis=1), is_linked
+
+
+def _of_profile(
+    cluster: Cluster, wanted: GpuRequest, rows: Integers, fits: Booleans, cpu_after: Integers
+) -> Candidates:
+    """The GPUs that have least left of this profile and of larger ones."""
+    size = {name: _profile_size(name) for name in cluster.profiles}
+    columns = [column for name, column in cluster.profiles.items() if size[name] >= size[wanted.profile]]
+    left = cluster.instances_free[rows][:, :, columns].sum(axis=2)
+    gpus = np.argsort(np.where(fits, left, np.iinfo(np.int64).max), axis=1, kind="stable")[:, : wanted.count]
+    gpus = np.sort(gpus, axis=1)
+    nothing = np.zeros((len(rows), 0), np.int64)
+    return Candidates(rows, gpus, nothing, nothing, cpu_after, None, _take(left, gpus).sum(axis=1))
+
+
+def _profile_size(profile: str) -> tuple[int, int]:
+    """(compute slices, GB) of "3g.40gb"; (0, 0) of another name."""
+    slices, _, rest = profile.partition("g.")
+    memory = rest.split("gb")[0].split("+")[0]
+    return (int(slices), int(memory)) if slices.isdecimal() and memory.isdecimal() else (0, 0)
+
+
+def _take(values: Integers, columns: Integers) -> Integers:
+    """`values[i, columns[i]]` for each row i."""
+    return np.take_along_axis(values, columns, axis=1)

@@ -1,0 +1,138 @@
+"""Fragmentation gradient descent: take the place after which the least GPU is out of reach of the usual requests.
+
+Source: "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX
+ATC'23) and its simulator (pkg/utils/frag.go, pkg/simulator/plugin/fgd_score.go). A node's fragmentation is, over the
+typical requests by their frequency: all that is free of its GPUs where the request cannot run there (one that wants no
+GPU never uses one); else what is free of the GPUs that have too little for it.
+
+The paper's score is a whole number from 0 to 100, and ties decide a great deal: its simulator takes the first name.
+Here the node and the GPU with the least left win them, and what ties still may be broken at random.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuplane.placement.candidates import Candidates
+from gpuplane.placement.cluster import Cluster, Integers
+from gpuplane.placement.policies.policy import Floats
+from gpuplane.placement.requests import WHOLE, Request
+from gpuplane.placement.workload import RequestClass, Workload
+
+POPULAR = 0.95
+"""The most frequent requests that make up so much of all are the typical ones."""
+COUNT_BIT = 20
+"""Where the number of GPUs begins in a word whose lower bits have their milli-GPU."""
+
+Words = npt.NDArray[np.int32]
+
+
+class Fgd:
+    """The fragmentation of the workload that is expected, and anew as it changes."""
+
+    prefers_free_gpus = False
+
+    def __init__(self, workload: Workload | None = None) -> None:
+        self.workload = Workload() if workload is None else workload
+        self._pricing: Fragmentation | None = None
+        self._version = -1
+
+    def refresh(self, cluster: Cluster) -> "Fragmentation":
+        """The gradient, for the requests that are typical now."""
+        if self._pricing is None or self._version != self.workload.version:
+            self._version = self.workload.version
+            self._pricing = Fragmentation(typical(self.workload.classes(*usual_gpu(cluster))))
+        self._pricing.follow(cluster)
+        return self._pricing
+
+
+def typical(classes: dict[RequestClass, float]) -> dict[RequestClass, float]:
+    """The most frequent, until they are 95 % of all; together 1 again."""
+    found, total = dict[RequestClass, float](), 0.0
+    for each, frequency in sorted(classes.items(), key=lambda item: -item[1]):
+        if total >= POPULAR:
+            break
+        found[each] = frequency
+        total += frequency
+    return {each: frequency / total for each, frequency in found.items()}
+
+
+def usual_gpu(cluster: Cluster) -> tuple[int, int]:
+    """(memory in MiB, milli-GPU of a unit): the medians of the cluster's usable GPUs."""
+    memory, units = cluster.gpu_memory_mib[cluster.is_usable], cluster.unit_milli[cluster.is_usable]
+    return (int(np.median(memory)), int(np.median(units))) if len(memory) else (0, WHOLE)
+
+
+class Fragmentation:
+    """The gradient for fixed typical requests. Of each node it keeps how many GPUs suffice for each of them, and what
+    is free of these."""
+
+    def __init__(self, requests: dict[RequestClass, float]) -> None:
+        kinds = [each for each in requests if each.gpus]
+        self._models = [each.models for each in kinds]
+        self._cpu = np.array([each.cpu_milli for each in kinds], np.int32)
+        self._frequency = np.array([requests[each] for each in kinds])
+        self._enough = np.array([each.gpus for each in kinds], np.int32) << COUNT_BIT
+        milli, room = np.array([each.milli for each in kinds]), np.arange(WHOLE + 2)[:, None]
+        word = np.where(room >= milli, room + (1 << COUNT_BIT), 0).astype(np.int32)
+        word[-1] = 0  # room −1: of a GPU that is not usable
+        self._word = word
+        self._words: Words = np.zeros((0, len(kinds)), np.int32)
+        self._fits_model = np.zeros((0, len(kinds)), np.bool_)
+        self._before = np.zeros(0)
+        self._idle: Integers = np.zeros(0, np.int64)
+        self._version = self._described = -1
+
+    def follow(self, cluster: Cluster) -> None:
+        """Look at the nodes that have changed."""
+        if cluster.version == self._version and len(self._words) == len(cluster.nodes):
+            return
+        if len(self._words) < len(cluster.nodes):
+            more = len(cluster.nodes) - len(self._words)
+            for name in ("_words", "_fits_model", "_before", "_idle"):
+                each = getattr(self, name)
+                setattr(self, name, np.pad(each, [(0, more)] + [(0, 0)] * (each.ndim - 1)))
+        if cluster.inventory_version > self._described:
+            rows = cluster.rows_described_since(self._described)
+            for index, models in enumerate(self._models):
+                self._fits_model[rows, index] = not models or cluster.has_model(rows, models).any(axis=1)
+            self._described = cluster.version
+            self._all_fit = bool(self._fits_model.all())
+            self._largest_cpu = max(int(cluster.cpu_milli.max(initial=0)), 1)
+        rows = cluster.rows_changed_since(self._version)
+        room = cluster.room[rows]
+        self._words[rows] = words = self._word[room].sum(axis=1, dtype=np.int32)
+        self._idle[rows] = idle = np.maximum(room, 0).sum(axis=1)
+        self._before[rows] = self._fragmentation(rows, words, idle, cluster.cpu_free[rows])
+        self._version = cluster.version
+
+    def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
+        """The paper's 0 to 100, and behind the point how well the place is used up."""
+        rows, words, idle = found.rows, self._words[found.rows], self._idle[found.rows]
+        for column in range(found.before.shape[1]):
+            before, after = found.before[:, column], found.after[:, column]
+            words += self._word[after]
+            words -= self._word[before]
+            idle += after
+            idle -= before
+        left = self._fragmentation(rows, words, idle, found.cpu_after)
+        gain = self._before[rows] - left
+        scores: Floats = np.floor(100 / (1 + np.exp(gain / -1000)))
+        return scores + self._tie(cluster, found, idle)
+
+    def _tie(self, cluster: Cluster, found: Candidates, idle: Integers) -> Floats:
+        """From 0 to below 1: best fit, of what is left of the node's GPUs and of its CPU together."""
+        if found.instances_left is not None:
+            idle = found.instances_left
+        left = idle / (WHOLE * max(cluster.room.shape[1], 1)) + found.cpu_after / self._largest_cpu
+        tie: Floats = 0.999 / (1 + left)
+        return tie
+
+    def _fragmentation(self, rows: Integers, words: Words, idle: Integers, cpu: Integers) -> Floats:
+        """Milli-GPU of each of these nodes, were it in that state."""
+        runs = words >= self._enough
+        runs &= cpu[:, None] >= self._cpu
+        if not self._all_fit:
+            runs &= self._fits_model[rows]
+        used = (words & ((1 << COUNT_BIT) - 1)) * runs
+        fragmentation: Floats = idle - used @ self._frequency
+        return fragmentation

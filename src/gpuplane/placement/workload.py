@@ -1,0 +1,77 @@
+"""How often each request is made: as a configuration or a trace says it, and as requests arrive.
+
+A real cluster has no trace beforehand. So what is said counts as so many arrivals, and arrivals add to it. Policies
+ask for the classes of requests: those that differ in what matters to packing.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpuplane.placement.requests import WHOLE, GpuRequest, Request
+
+USUAL: Mapping[Request, float] = {
+    Request(8000, 0, (GpuRequest(count=count, milli=WHOLE),)): 1.0 for count in (1, 2, 4, 8)
+}
+"""What is expected where nothing is known: whole GPUs, so that room for the large is kept from the beginning."""
+GROWTH = 1.25
+"""Arrivals since the last look, as a factor, after which frequencies count as changed."""
+
+
+class RequestClass(NamedTuple):
+    """Requests that are alike: CPU, so many GPUs (0: none), milli-GPU of each, and the models of GPUs; empty: any."""
+
+    cpu_milli: int
+    gpus: int
+    milli: int
+    models: frozenset[str]
+
+
+class Workload:
+    """Requests and their weights. `version` changes when frequencies have."""
+
+    def __init__(self, expected: Mapping[Request, float] = USUAL, weight: float = 0.0) -> None:
+        """`weight`: as how many arrivals what is expected counts; 0: as the sum of its numbers."""
+        total = sum(expected.values())
+        factor = weight / total if weight and total else 1.0
+        self._weights = {request: number * factor for request, number in expected.items() if number > 0}
+        self._total = sum(self._weights.values())
+        self._told = self._total
+        self.version = 0
+
+    def arrive(self, request: Request) -> None:
+        """Count a request: once for each pod, however often it is tried."""
+        self._weights[request] = self._weights.get(request, 0.0) + 1.0
+        self._total += 1.0
+        if self._total >= GROWTH * self._told:
+            self._told = self._total
+            self.version += 1
+
+    def classes(self, memory_mib: int = 0, unit_milli: int = WHOLE) -> dict[RequestClass, float]:
+        """Class → its frequency; together 1. `memory_mib`, `unit_milli`: of a usual GPU, for what is asked by these.
+        MIG devices count as none."""
+        found = dict[RequestClass, float]()
+        for request, weight in self._weights.items():
+            key = _class_of(request, memory_mib, unit_milli)
+            found[key] = found.get(key, 0.0) + weight / self._total
+        return found
+
+
+def _class_of(request: Request, memory_mib: int, unit_milli: int) -> RequestClass:
+    """Of several containers: as many GPUs as all together, each as large as the largest."""
+    wanted = [each for each in request.gpus if not each.profile]
+    milli = max((_milli(each, memory_mib, unit_milli) for each in wanted), default=0)
+    models = frozenset[str]().union(*(each.models for each in wanted))
+    count = sum(each.count for each in wanted)
+    return (
+        RequestClass(request.cpu_milli, count, milli, models)
+        if count
+        else RequestClass(request.cpu_milli, 0, 0, models)
+    )
+
+
+def _milli(wanted: GpuRequest, memory_mib: int, unit_milli: int) -> int:
+    """Milli-GPU of one GPU, by its time or its memory, whichever is more; 1 at least."""
+    by_memory = wanted.memory_percent * WHOLE // 100
+    if wanted.memory_mib and memory_mib:
+        by_memory = max(by_memory, -(-wanted.memory_mib * WHOLE // memory_mib))
+    return max(1, min(WHOLE, max(wanted.milli, by_memory, wanted.units * unit_milli)))

@@ -1,0 +1,78 @@
+"""Which GPUs of a node are taken: alike ones once, linked ones together, of a MIG device the least useful GPU."""
+
+import numpy as np
+import pytest
+
+from gpuplane.placement.candidates import candidates
+from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.engine import Engine
+from gpuplane.placement.policies import POLICIES
+from gpuplane.placement.requests import GpuRequest, Request
+
+
+def node(name: str, links: list[int]) -> Node:
+    return Node(name, 64000, 0, tuple(Gpu(f"{name}-{index}", link_group=group) for index, group in enumerate(links)))
+
+
+def request(**gpus: object) -> Request:
+    return Request(1000, 0, (GpuRequest(**{"milli": 1000, **gpus}),))  # type: ignore[arg-type]
+
+
+def taken(cluster: Cluster, policy: str, *requests: Request) -> list[tuple[str, list[int]] | None]:
+    engine, found = Engine(cluster, POLICIES[policy]()), []
+    for each in requests:
+        if placement := engine.choose(each):
+            cluster.take(each, placement)
+        found.append((placement.node, [share.gpu for share in placement.shares[0]]) if placement else None)
+    return found
+
+
+def test_gpus_that_would_be_left_alike_are_one_candidate() -> None:
+    cluster = Cluster([node("a", [0] * 8), node("b", [0] * 4)])
+    half = request(milli=500)
+    placement = Engine(cluster, POLICIES["binpack"]()).choose(half)
+    assert placement
+    cluster.take(half, placement)
+    found = candidates(cluster, half, np.arange(2))
+
+    assert sorted(zip(found.rows.tolist(), found.before[:, 0].tolist(), found.after[:, 0].tolist(), strict=True)) == [
+        (0, 1000, 500), (1, 500, 0), (1, 1000, 500),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_several_gpus_are_of_the_smallest_group_that_suffices(policy: str) -> None:
+    cluster = Cluster([node("a", [1, 1, 1, 1, 2, 2, 3, 0])])
+
+    assert taken(cluster, policy, request(count=2), request(count=3), request(count=2)) == [
+        ("a", [4, 5]), ("a", [0, 1, 2]), ("a", [3, 6]),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_node_with_links_comes_before_one_without(policy: str) -> None:
+    cluster = Cluster([node("a", [0, 0]), node("b", [1, 1, 2, 2]), node("c", [1, 2])])
+    required = request(count=2, linked="required")
+
+    assert {found[0] for found in taken(cluster, policy, *[request(count=2)] * 2) if found} == {"b"}
+    assert taken(cluster, policy, required) == [None]
+    assert None not in taken(cluster, policy, *[request(count=2)] * 2)
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_one_gpu_is_taken_where_links_lose_least(policy: str) -> None:
+    cluster = Cluster([node("a", [1, 1, 1, 1, 2, 2, 0])])
+
+    assert [found[1] for found in taken(cluster, policy, *[request()] * 4) if found] == [[6], [4], [5], [0]]
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"spread"}))
+def test_a_mig_device_is_taken_where_large_ones_lose_least(policy: str) -> None:
+    layouts = [{"1g.10gb": 2, "3g.40gb": 1}, {"1g.10gb": 4}, {"1g.10gb": 1}]
+    gpus = tuple(Gpu(f"g{index}", is_partitioned=True, profiles=each) for index, each in enumerate(layouts))
+    cluster = Cluster([Node("a", 64000, 0, gpus[:2]), Node("b", 64000, 0, gpus[2:])])
+    small = request(milli=0, profile="1g.10gb")
+
+    assert taken(cluster, policy, *[small] * 4, request(milli=0, profile="3g.40gb")) == [
+        ("b", [0]), ("a", [0]), ("a", [0]), ("a", [1]), ("a", [0]),
+    ]  # fmt: skip

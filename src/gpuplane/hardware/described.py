@@ -64,7 +64,7 @@ class Partitioned:
         self, file: MachineFile, gpu: Gpu, change: PartitionChange, processes: Sequence[GpuProcess]
     ) -> MachineFile:
         """The file with a change made. Raises ChangeRefused."""
-        self._changed[gpu.uuid] = make_change(gpu, change, processes)
+        self._changed[gpu.uuid] = make_change(gpu, change, processes, self._described.get(gpu.uuid))
         return self._applied(file)
 
     def _applied(self, file: MachineFile) -> MachineFile:

@@ -84,7 +84,8 @@ class _Moment:
         errors = dict(self._errors(failing, gpu))
         if (ended := next((error for error in errors.values() if error in OF_GPU), None)) is not None:
             return _silent(gpu, fields, ended)
-        own = [load for load in self.file.load if load.gpu == gpu.index]
+        there = {"", *(device.uuid for device in gpu.mig_devices)}
+        own = [load for load in self.file.load if load.gpu == gpu.index and load.mig in there]
         links = dict(self._links(own, errors))
         readings = self._readings([load for load in own if not load.mig and load.link is None], gpu.memory_mib, errors)
         if UNCORRECTED in fields and gpu.uncorrected_errors is not None and not _error(UNCORRECTED, errors):

@@ -10,7 +10,7 @@ from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.core.kinds.table import PLAIN_KINDS
 from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.hardware.driver.installed import ordered
-from gpuplane.hardware.driver.nodes import CONTROL, DRIVERS, expected, own_nodes
+from gpuplane.hardware.driver.nodes import CAPS, CONTROL, DRIVERS, expected, own_nodes
 from gpuplane.hardware.failures import matches
 from gpuplane.hardware.loadcheck import check_load
 from gpuplane.hardware.partitions import with_partitions
@@ -35,6 +35,8 @@ PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 PCI_CLASS = re.compile(r"0x[0-9a-f]{6}")
 PCI_ID = re.compile(r"0x[0-9A-Fa-f]{8}")
+MIG_CONFIG = f"{CAPS}/nvidia-cap1"
+"""A node that there is before any MIG device is. The nodes of MIG devices that are made have its major number."""
 CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 MAJOR, MINOR = (1 << 12) - 1, (1 << 20) - 1
@@ -69,7 +71,10 @@ def _spelt_out(machine: MachineFile) -> MachineFile:
                 gds_paths=own.gds_paths,
             )
         )
-    for node in dict.fromkeys((*CONTROL, *machine.shared_nodes, *own_nodes(machine.gpus or ()))):
+    nodes = (*CONTROL, *machine.shared_nodes, *own_nodes(machine.gpus or ()))
+    if machine.gpus and not any(f"{CAPS}/" in node for node in nodes):
+        nodes = (*nodes, *(MIG_CONFIG for gpu in machine.gpus if gpu.mig is not None))
+    for node in dict.fromkeys(nodes):
         told = expected(node, machine.major_numbers)
         if told is not None:
             numbers.setdefault(
@@ -84,10 +89,10 @@ def _among(there: set[str], gpu: Gpu) -> Gpu:
 
 
 def _has_place(load: DescribedLoad, machine: MachineFile) -> bool:
-    """Whether its GPU is there, and its MIG device or its NVLink."""
+    """Whether its GPU is there, and its NVLink; or its GPU can have MIG devices, of which it is one now or later."""
     gpu = next((gpu for gpu in machine.gpus or () if gpu.index == load.gpu), None)
     if gpu is None or load.mig:
-        return gpu is not None and any(device.uuid == load.mig for device in gpu.mig_devices)
+        return gpu is not None and gpu.mig is not None
     return load.link is None or load.link < sum(link.nvlink_count for link in gpu.links)
 
 

@@ -1,9 +1,10 @@
 """A described GPU is partitioned by the rules of a real one: what can be created where, and what a look shows then.
 
-Pure functions of a `Gpu`. A GPU instance's id is its place in a tree (0 is the whole GPU, 1 and 2 are halves, 3 to 6
-quarters, 7 to 14 eighths); the UUID of a MIG device follows from its GPU's and both instances' ids, so the same place
-has the same UUID again (open-gpu-kernel-modules, nvGenerateSmcUuid). The minor numbers of its two nodes follow from the
-GPU's minor and the ids, too (/proc/driver/nvidia-caps/mig-minors).
+Pure functions of a `Gpu`. A GPU instance's id is its place in a tree: 0 is the whole GPU, 1 and 2 are halves, 3 to 6
+quarters, 7 to 14 eighths. On some cards the halves are numbered the other way round, as on GPU 1 of NVIDIA/DCGM#138:
+1 is 4:4, 5 is 0:2, 13 is 2:1. The UUID of a MIG device follows from its GPU's and both instances' ids, so the same
+place has the same UUID again (open-gpu-kernel-modules, nvGenerateSmcUuid). The minor numbers of its two nodes follow
+from the GPU's minor and the ids, too (/proc/driver/nvidia-caps/mig-minors).
 """
 
 import uuid
@@ -14,7 +15,8 @@ from gpuplane.core.partitions.layouts import fits, memory_slices
 from gpuplane.core.partitions.names import find_profile, profile_name
 from gpuplane.hardware.driver.changes import CALLS, PROBLEMS
 from gpuplane.hardware.driver.errors import explain
-from gpuplane.model.machine import DeviceNodeStat, Gpu, GpuProcess, Mig, MigAttributes, MigDevice
+from gpuplane.hardware.migattributes import mig_attributes
+from gpuplane.model.machine import DeviceNodeStat, Gpu, GpuProcess, Mig, MigDevice
 from gpuplane.model.partitions import (
     ChangeProblem,
     ComputeInstance,
@@ -33,8 +35,6 @@ from gpuplane.model.text import Text
 
 HOPPER = (9, 0)
 """The compute capability from which on a change of the MIG mode needs no reset."""
-MULTIPROCESSORS = {8: 14, 9: 16, 10: 18}
-"""Major number of the compute capability → multiprocessors of one compute slice."""
 NAMESPACE = uuid.UUID("6f1d5bcb-2d0e-4a43-9f6b-0b6a4e6f5a11")
 FIRST_CAP, CAPS_OF_GPU, CAPS_OF_INSTANCE = 3, 135, 9
 """Minor numbers: the first of an instance, those of each GPU, those of each GPU instance (itself and eight within)."""
@@ -67,8 +67,15 @@ def with_partitions(gpu: Gpu) -> Gpu:
     return gpu.but(mig=mig.but(profiles=profiles, instances=instances, needs_reset=needs_reset))
 
 
-def make_change(gpu: Gpu, change: PartitionChange, processes: Sequence[GpuProcess]) -> Gpu:
-    """The GPU after a change. `processes`: those that compute on it. Raises ChangeRefused."""
+def make_change(
+    gpu: Gpu, change: PartitionChange, processes: Sequence[GpuProcess], described: Mig | None = None
+) -> Gpu:
+    """The GPU after a change. `processes`: those that compute on it. Raises ChangeRefused.
+
+    `described`: what a file describes. Ids go on as they are there, and a MIG device that is made again is the same,
+    with the UUID that it had.
+    """
+    described = described or Mig()
     mig = gpu.mig
     if mig is None or mig.instances is None:
         raise ChangeRefused(change, "NOT_SUPPORTED")
@@ -82,7 +89,7 @@ def make_change(gpu: Gpu, change: PartitionChange, processes: Sequence[GpuProces
         case _ if not mig.enabled:
             raise ChangeRefused(change, "NOT_SUPPORTED")
         case CreateGpuInstance(profile, start):
-            return gpu.but(mig=_with_gpu_instance(mig, change, profile, start))
+            return gpu.but(mig=_with_gpu_instance(mig, change, profile, start, _is_mirrored(described, mig.profiles)))
         case DestroyGpuInstance(id, profile, start):
             instance = _instance(mig, change, profile, start)
             if instance.id != id:
@@ -92,7 +99,8 @@ def make_change(gpu: Gpu, change: PartitionChange, processes: Sequence[GpuProces
                 raise ChangeRefused(change, "IN_USE")
             return gpu.but(mig=mig.but(instances=tuple(each for each in mig.instances if each is not instance)))
         case CreateComputeInstance(profile, start, slices):
-            return gpu.but(mig=_with_compute_instance(gpu, mig, change, _instance(mig, change, profile, start), slices))
+            instance = _instance(mig, change, profile, start)
+            return gpu.but(mig=_with_compute_instance(gpu, mig, change, instance, slices, described.devices))
         case DestroyComputeInstance(profile, start, id):
             instance = _instance(mig, change, profile, start)
             parts = tuple(each for each in instance.compute_instances if each.id != id)
@@ -119,37 +127,49 @@ def cap_node_stats(gpu: Gpu, known: Mapping[str, DeviceNodeStat]) -> Mapping[str
     }
 
 
-def instance_id(size: int, start: int, whole: int) -> int:
-    """The id of the GPU instance on these of so many memory slices."""
+def instance_id(size: int, start: int, whole: int, is_mirrored: bool = False) -> int:
+    """The id of the GPU instance on these of so many memory slices. `is_mirrored`: the halves change their places."""
+    if is_mirrored and size < whole:
+        start = (start + whole // 2) % whole
     return whole // size - 1 + start // size
-
-
-def _place(id: int, whole: int) -> tuple[int, int]:
-    """(size, start) of the GPU instance of this id."""
-    level = 1 << (id + 1).bit_length() - 1
-    size = whole // level
-    return size, (id + 1 - level) * size
 
 
 def _instances(mig: Mig, profiles: tuple[GpuInstanceProfile, ...]) -> tuple[GpuInstance, ...] | None:
     """The GPU instances in which the described devices are; None where their ids are no places for them."""
+    for is_mirrored in (False, True):
+        found = _placed(mig.devices, profiles, is_mirrored)
+        taken = [slice for each in found or () for slice in range(each.start, each.start + each.size)]
+        if found is not None and len(taken) == len(set(taken)):
+            return found
+    return None
+
+
+def _placed(
+    devices: Sequence[MigDevice], profiles: tuple[GpuInstanceProfile, ...], is_mirrored: bool
+) -> tuple[GpuInstance, ...] | None:
     found: dict[int, GpuInstance] = {}
     whole = memory_slices(profiles)
-    for device in mig.devices:
+    for device in devices:
         try:
             profile, slices = find_profile(device.profile, profiles)
         except ValueError:
             return None
-        size, start = _place(device.gpu_instance, whole)
-        new = GpuInstance(id=device.gpu_instance, profile=profile.id, start=start, size=size)
+        ids = {instance_id(profile.size, start, whole, is_mirrored): start for start in profile.starts}
+        if device.gpu_instance not in ids:
+            return None
+        new = GpuInstance(id=device.gpu_instance, profile=profile.id, start=ids[device.gpu_instance], size=profile.size)
         instance = found.setdefault(device.gpu_instance, new)
-        if size != profile.size or instance.profile != profile.id:
+        if instance.profile != profile.id:
             return None
         part = ComputeInstance(id=device.compute_instance, slices=slices)
         found[device.gpu_instance] = instance.but(compute_instances=(*instance.compute_instances, part))
-    instances = tuple(found[id] for id in sorted(found))
-    taken = [slice for each in instances for slice in range(each.start, each.start + each.size)]
-    return instances if len(taken) == len(set(taken)) else None
+    return tuple(found[id] for id in sorted(found))
+
+
+def _is_mirrored(described: Mig, profiles: tuple[GpuInstanceProfile, ...]) -> bool:
+    """Whether the described instances have the ids of a card whose halves are numbered the other way round."""
+    whole = memory_slices(profiles)
+    return any(each.id != instance_id(each.size, each.start, whole) for each in described.instances or ())
 
 
 def _capability(gpu: Gpu) -> tuple[int, ...]:
@@ -170,7 +190,7 @@ def _with_mode(mig: Mig, change: SetMigMode, enabled: bool, processes: Sequence[
     return mig.but(enabled=enabled, pending=None, devices=(), instances=())
 
 
-def _with_gpu_instance(mig: Mig, change: CreateGpuInstance, profile: int, start: int) -> Mig:
+def _with_gpu_instance(mig: Mig, change: CreateGpuInstance, profile: int, start: int, is_mirrored: bool) -> Mig:
     instances = mig.instances or ()
     known = next((each for each in mig.profiles if each.id == profile), None)
     if known is None or start not in known.starts:
@@ -180,13 +200,23 @@ def _with_gpu_instance(mig: Mig, change: CreateGpuInstance, profile: int, start:
         return mig
     if not fits(mig.profiles, [*places, (profile, start)]):
         raise ChangeRefused(change, "INSUFFICIENT_RESOURCES")
-    id = instance_id(known.size, start, memory_slices(mig.profiles))
+    id, taken = (
+        instance_id(known.size, start, memory_slices(mig.profiles), is_mirrored),
+        {each.id for each in instances},
+    )
+    if id in taken:  # the file has ids that are no places
+        id = next(number for number in range(1, 64) if number not in taken)
     new = GpuInstance(id=id, profile=profile, start=start, size=known.size)
     return mig.but(instances=tuple(sorted((*instances, new), key=lambda each: each.id)))
 
 
 def _with_compute_instance(
-    gpu: Gpu, mig: Mig, change: CreateComputeInstance, instance: GpuInstance, slices: int
+    gpu: Gpu,
+    mig: Mig,
+    change: CreateComputeInstance,
+    instance: GpuInstance,
+    slices: int,
+    described: Sequence[MigDevice],
 ) -> Mig:
     profile = next(each for each in mig.profiles if each.id == instance.profile)
     part = next((each for each in profile.compute_profiles if each.slices == slices), None)
@@ -198,30 +228,27 @@ def _with_compute_instance(
         raise ChangeRefused(change, "INSUFFICIENT_RESOURCES")
     id = next(number for number in range(8) if all(each.id != number for each in there))
     grown = instance.but(compute_instances=(*there, ComputeInstance(id=id, slices=slices)))
-    return _replaced(mig, grown).but(devices=(*mig.devices, _device(gpu, mig, profile, instance, id, slices)))
-
-
-def _device(gpu: Gpu, mig: Mig, profile: GpuInstanceProfile, instance: GpuInstance, id: int, slices: int) -> MigDevice:
+    device = _device(gpu, profile, instance, id, slices)
+    known = next((each for each in described if (each.gpu_instance, each.compute_instance) == (instance.id, id)), None)
+    if known is not None:
+        device = known if known.profile == device.profile else device.but(uuid=known.uuid)
     slot = next(number for number in range(64) if all(each.mig_index != number for each in mig.devices))
+    return _replaced(mig, grown).but(devices=(*mig.devices, device.but(mig_index=slot)))
+
+
+def _device(gpu: Gpu, profile: GpuInstanceProfile, instance: GpuInstance, id: int, slices: int) -> MigDevice:
     nodes: tuple[str, ...] = ()
     if gpu.minor is not None:
         first = FIRST_CAP + CAPS_OF_GPU * gpu.minor + CAPS_OF_INSTANCE * instance.id
         nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{number}" for number in (first, first + 1 + id))
-    capability = _capability(gpu)
     return MigDevice(
         uuid=f"MIG-{uuid.uuid5(NAMESPACE, f'{gpu.uuid}/{instance.id}/{id}')}",
         profile=profile_name(profile, slices),
         gpu_instance=instance.id,
         compute_instance=id,
-        mig_index=slot,
         memory_mib=profile.memory_mib,
         device_nodes=nodes,
-        attributes=MigAttributes(
-            multiprocessors=MULTIPROCESSORS.get(capability[0] if capability else 0, 16) * slices,
-            gpu_slices=profile.slices,
-            compute_slices=slices,
-            copy_engines=profile.slices,
-        ),
+        attributes=mig_attributes(gpu, profile, slices),
     )
 
 

@@ -1,5 +1,8 @@
 """The table of cards against NVIDIA's guide, and the configurations that are generated from it."""
 
+import math
+import re
+
 import pytest
 
 from gpuplane.core.partitions.cards import Card, card_of, cards, profiles_of
@@ -36,6 +39,15 @@ def gpu(device: str, index: int = 0) -> Gpu:
 def test_the_profiles_of_each_card(device: str) -> None:
     """Names and most of each."""
     assert {f"{each.name} {each.count}" for each in profiles_of(gpu(device))} == set(GUIDE[device].split(", "))
+
+
+@pytest.mark.parametrize("card", cards(), ids=lambda card: card.name)
+def test_the_names_follow_from_the_memory(card: Card) -> None:
+    """As go-nvlib names profiles (pkg/nvlib/device/mig_profile.go): eighths of the memory, rounded up, of its GiB."""
+    total = math.ceil(card.memory_mib / 1024)
+    for each in card.profiles:
+        eighths = math.ceil(each.memory_mib * 8 / card.memory_mib)
+        assert re.sub(r".*\.(\d+)gb.*", r"\1", each.name) == str(math.floor(eighths * total / 8 + 0.5))
 
 
 def test_the_placements_are_the_guides() -> None:

@@ -7,9 +7,12 @@ from contextlib import aclosing
 import pytest
 
 from gpuplane.hardware.described import Described
+from gpuplane.hardware.partitions import make_change, with_partitions
 from gpuplane.hardware.plaindevices import PlainDevices
 from gpuplane.hardware.profiles import find, names
-from gpuplane.model.facts import ObserveMachine, SetSampling
+from gpuplane.model.facts import ChangePartition, ObserveMachine, SetSampling
+from gpuplane.model.machine import Gpu, Mig
+from gpuplane.model.partitions import CreateComputeInstance, CreateGpuInstance, PartitionChange, SetMigMode
 from gpuplane.model.telemetry import SAMPLED_FIELDS, Sample, SamplingRequest
 from tests.hardware.load.described import ALL, sample
 
@@ -91,6 +94,31 @@ async def test_slow_fields_wait_for_their_clock(edited: Edited) -> None:
 
     assert len({each["DCGM_FI_DEV_ENC_UTIL"] for each in taken}) == 1
     assert len({each["DCGM_FI_DEV_GPU_UTIL"] for each in taken}) > 1
+
+
+async def test_a_mig_device_is_sampled_once_it_is_made(edited: Edited) -> None:
+    """With the load that the file says of its UUID, or without any."""
+    made = with_partitions(Gpu(index=0, uuid="GPU-0", pci_id="0x233010DE", compute_capability="9.0", mig=Mig()))
+    changes: list[PartitionChange] = [SetMigMode(True), CreateGpuInstance(9, 4), CreateComputeInstance(9, 4, 3)]
+    for change in changes:
+        made = make_change(made, change, ())
+    [device] = made.mig_devices
+    await edited.files.put(f"""
+gpus: [{{index: 0, uuid: GPU-0, pci_id: "0x233010DE", compute_capability: "9.0", mig: {{}}}}]
+load:
+  - {{gpu: 0, mig: {device.uuid}, readings: {{DCGM_FI_DEV_FB_USED: 100}}}}
+  - {{gpu: 0, mig: MIG-never, readings: {{DCGM_FI_DEV_FB_USED: 200}}}}
+""")
+    await edited.hardware.do(SetSampling(SamplingRequest(fields=("DCGM_FI_DEV_FB_USED",), interval=0.02)))
+    before = await edited.next()
+    for number, change in enumerate([*changes, CreateGpuInstance(19, 0), CreateComputeInstance(19, 0, 1)]):
+        await edited.hardware.do(ChangePartition("GPU-0", change, float(number)))
+    after = await edited.next()
+
+    assert (before.gpus[0].mig_devices, before.gpus[0].readings) == ((), {})
+    told = {each.uuid: each.readings for each in after.gpus[0].mig_devices}
+    assert told.pop(device.uuid) == {"DCGM_FI_DEV_FB_USED": 100}
+    assert list(told.values()) == [{}]
 
 
 async def test_an_empty_request_ends_it(edited: Edited) -> None:

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.core.partitions.cards import Card, cards, profiles_of
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.migattributes import mig_attributes
 from gpuplane.hardware.partitions import ChangeRefused, make_change, with_partitions
+from gpuplane.hardware.profiles import find
 from gpuplane.model.facts import ChangePartition, MachineObserved, PartitionChangeFinished
-from gpuplane.model.machine import Gpu, GpuProcess, Machine, Mig, MigDevice
+from gpuplane.model.machine import DeviceNodeStat, Gpu, GpuProcess, Machine, Mig, MigAttributes, MigDevice
 from gpuplane.model.partitions import (
     CreateComputeInstance,
     CreateGpuInstance,
@@ -59,8 +62,77 @@ def test_an_instance_becomes_a_device() -> None:
 
     assert (device.profile, device.gpu_instance, device.compute_instance, device.mig_index) == ("3g.40gb", 2, 0, 0)
     assert device.device_nodes == ("/dev/nvidia-caps/nvidia-cap291", "/dev/nvidia-caps/nvidia-cap292")  # 3 + 270 + 18
-    assert device.attributes is not None
-    assert device.attributes.multiprocessors == 48
+    assert device.attributes == MigAttributes(
+        multiprocessors=60, gpu_slices=3, compute_slices=3, copy_engines=3, decoders=3, jpeg_engines=3
+    )  # as nvidia-smi mig -lgip shows a 3g.40gb of an H100
+    assert device.memory_mib == 40448
+
+
+def test_a_device_consists_of_what_a_real_one_does() -> None:
+    """The described A100's are as nvidia-smi shows them: made again, without the file's entries, they are the same."""
+    machine = read(find("a100-mig").read_bytes(), "a100-mig.yaml")
+    for described in machine.gpus or ():
+        bare = with_partitions(described.but(mig=Mig(enabled=True)))
+        assert described.mig is not None
+        assert described.mig.instances is not None
+        order = described.mig.but(devices=())
+        for instance in described.mig.instances:
+            bare = make_change(bare, CreateGpuInstance(*instance.placement), (), order)
+            for part in sorted(instance.compute_instances, key=lambda each: each.id):
+                bare = make_change(bare, CreateComputeInstance(*instance.placement, part.slices), (), order)
+        known = {(each.gpu_instance, each.compute_instance): each for each in described.mig_devices}
+        assert len(known) == len(bare.mig_devices)
+        for each in bare.mig_devices:
+            wanted = known[each.gpu_instance, each.compute_instance]
+            assert each == wanted.but(uuid=each.uuid, mig_index=each.mig_index)
+
+
+def test_a_part_of_an_instance_has_a_part_of_its_multiprocessors() -> None:
+    """And all of its engines; a card that is not known tells its slices alone."""
+    hopper, unknown = gpu(), gpu("9.9", "NVIDIA Nobody", 1000)
+    after = made(hopper, ON, CreateGpuInstance(0, 0), *(CreateComputeInstance(0, 0, n) for n in (4, 2, 1)))
+    told = [each.attributes for each in after.mig_devices if each.attributes is not None]
+
+    assert [(each.multiprocessors, each.gpu_slices, each.compute_slices) for each in told] == [
+        (64, 7, 4),
+        (32, 7, 2),
+        (16, 7, 1),
+    ]
+    assert {(each.copy_engines, each.decoders, each.optical_flow_engines) for each in told} == {(8, 7, 1)}
+    assert mig_attributes(unknown, profiles_of(hopper)[0], 1) == MigAttributes(gpu_slices=1, compute_slices=1)
+
+
+@pytest.mark.parametrize("card", cards(), ids=lambda card: card.name)
+def test_every_profile_of_every_card_has_its_attributes(card: Card) -> None:
+    """A larger one never has fewer multiprocessors or copy engines."""
+    capability = {"20": "8.0", "23": "9.0", "29": "10.0", "31": "10.3", "2B": "12.0"}[card.device_ids[0][:2]]
+    whole = Gpu(index=0, pci_id=f"0x{card.device_ids[0]}10DE", compute_capability=capability, mig=Mig())
+    found = [mig_attributes(with_partitions(whole), each, each.slices) for each in card.profiles]
+
+    assert all(each.multiprocessors and each.copy_engines for each in found)
+    ordered = sorted(found, key=lambda each: each.gpu_slices)
+    assert [each.multiprocessors for each in ordered if each.gpu_slices > 1] == sorted(
+        each.multiprocessors for each in ordered if each.gpu_slices > 1
+    )
+    assert [each.copy_engines for each in ordered] == sorted(each.copy_engines for each in ordered)
+
+
+def test_a_device_of_the_file_comes_back_as_it_was() -> None:
+    """With its UUID, nodes and memory. Another profile at its place has its UUID, too: that follows from the ids."""
+    file = MigDevice(
+        uuid="MIG-file", profile="1g.10gb", gpu_instance=13, memory_mib=77, device_nodes=("/dev/a", "/dev/b")
+    )
+    before = gpu(enabled=True, devices=(file,))
+    gone = made(before, DestroyComputeInstance(19, 6, 0), DestroyGpuInstance(13, 19, 6))
+    again = gone
+    for change in (CreateGpuInstance(19, 6), CreateComputeInstance(19, 6, 1)):
+        again = make_change(again, change, (), before.mig)
+    other = make_change(made(gone, CreateGpuInstance(20, 6)), CreateComputeInstance(20, 6, 1), (), before.mig)
+
+    assert again == before
+    assert [(each.uuid, each.profile, each.memory_mib) for each in other.mig_devices] == [
+        ("MIG-file", "1g.10gb+me", 9984)
+    ]
 
 
 def test_the_same_place_has_the_same_uuid_again() -> None:
@@ -108,6 +180,23 @@ def test_the_mode_of_an_ampere_needs_a_reset() -> None:
     assert after is not None
 
     assert (after.enabled, after.pending) == (True, None)
+
+
+def test_the_halves_of_some_cards_are_numbered_the_other_way_round() -> None:
+    """As on GPU 1 of NVIDIA/DCGM#138. It stays so for what is made there."""
+    ids = {5: "2g.20gb", 13: "1g.10gb", 14: "1g.10gb", 1: "3g.40gb"}
+    devices = tuple(MigDevice(uuid=f"MIG-{id}", profile=name, gpu_instance=id) for id, name in ids.items())
+    mirrored = gpu("8.0", "NVIDIA A100-SXM4-80GB", 81920, enabled=True, devices=devices)
+    assert mirrored.mig is not None
+    there = {each.id: (each.start, each.size) for each in mirrored.mig.instances or ()}
+    gone = made(mirrored, DestroyComputeInstance(9, 4, 0), DestroyGpuInstance(1, 9, 4))
+    more = gone
+    for start in (4, 5, 6):
+        more = make_change(more, CreateGpuInstance(19, start), (), mirrored.mig)
+
+    assert there == {5: (0, 2), 13: (2, 1), 14: (3, 1), 1: (4, 4)}
+    assert more.mig is not None
+    assert {each.id: each.start for each in more.mig.instances or ()} == {5: 0, 13: 2, 14: 3, 7: 4, 8: 5, 9: 6}
 
 
 def test_the_instances_of_described_devices() -> None:
@@ -168,7 +257,7 @@ gpus:
   - {index: 1, uuid: GPU-1, minor: 1, model: NVIDIA H100 80GB HBM3, memory_mib: 81559, compute_capability: "9.0",
      mig: {}}
 majors: {nvidia-caps: 236, nvidia: 195, nvidiactl: 195}
-nodes: [/dev/nvidiactl, /dev/nvidia-caps/nvidia-cap1]
+nodes: [/dev/nvidiactl]
 """
 
 
@@ -211,7 +300,7 @@ async def test_a_look_shows_the_change_before_it_is_said_and_a_new_version_keeps
             told = await until(PartitionChangeFinished)
             assert told == PartitionChangeFinished("GPU-0", change, float(number))
         [device] = machine.gpu("GPU-0").mig_devices  # type: ignore[union-attr]
-        assert machine.device_node_stats[device.device_nodes[0]].major == 236
+        assert machine.device_node_stats[device.device_nodes[0]] == DeviceNodeStat(236, 12, mode=0o444)
         file.put(FILE.replace("580.95.05", "581.00.00"))
         await until(MachineObserved)
         assert machine.driver is not None

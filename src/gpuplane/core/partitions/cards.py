@@ -51,6 +51,16 @@ FOUR_SLICES_WITH_GRAPHICS: tuple[tuple[str, int, int, int, tuple[int, ...], int]
     ("4g+gfx", 32, 4, 4, (0,), 1),
 )
 
+MEMORY_MIB = {
+    "A100 40GB": {1: 4864, 2: 9856, 4: 19968, 8: 40192},
+    "A100 80GB": {1: 9856, 2: 19968, 4: 40192, 8: 80384},
+    "H100 80GB": {1: 9984, 2: 20096, 4: 40448, 8: 81152},
+    "H100 NVL 94GB": {1: 11008, 2: 22144, 4: 47488, 8: 95360},
+    "A30 24GB": {1: 5952, 2: 11968, 4: 24000},
+}
+"""Card → memory slices → what an instance of these has, as `nvidia-smi mig -lgip` shows it. Of other cards it is taken
+to be the instance's share of the card's memory; a driver keeps a little of that."""
+
 _TABLE: tuple[tuple[str, str, str, str, int], ...] = (
     # name, PCI device ids, gigabytes of 1g, 1g with two memory slices, 2g, 3g, 4g and 7g (or of 1g, 2g, 4g), MiB in all
     ("A100 40GB", "20B0 20B1 20F1 20F6", "5 10 10 20 20 40", "", 40960),
@@ -95,14 +105,14 @@ def cards() -> tuple[Card, ...]:
             name=name,
             device_ids=tuple(ids.split()),
             memory_mib=memory,
-            profiles=tuple(_profiles(gigabytes.split(), memory, has_graphics="graphics" in remarks)),
+            profiles=tuple(_profiles(name, gigabytes.split(), memory, has_graphics="graphics" in remarks)),
             is_verified="unverified" not in remarks,
         )
         for name, ids, gigabytes, remarks, memory in _TABLE
     )
 
 
-def _profiles(gigabytes: list[str], memory_mib: int, *, has_graphics: bool) -> Iterator[GpuInstanceProfile]:
+def _profiles(card: str, gigabytes: list[str], memory_mib: int, *, has_graphics: bool) -> Iterator[GpuInstanceProfile]:
     if len(gigabytes) == 3:
         rows, sizes = (
             FOUR_SLICES_WITH_GRAPHICS if has_graphics else FOUR_SLICES,
@@ -121,7 +131,7 @@ def _profiles(gigabytes: list[str], memory_mib: int, *, has_graphics: bool) -> I
             size=size,
             starts=starts,
             count=count,
-            memory_mib=memory_mib * size // whole,
+            memory_mib=MEMORY_MIB.get(card, {}).get(size) or memory_mib * size // whole,
             compute_profiles=compute_profiles(slices),
         )
 

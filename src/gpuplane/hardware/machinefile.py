@@ -13,6 +13,7 @@ from gpuplane.hardware.driver.installed import ordered
 from gpuplane.hardware.driver.nodes import CAPS, CONTROL, DRIVERS, expected, own_nodes
 from gpuplane.hardware.failures import matches
 from gpuplane.hardware.loadcheck import check_load
+from gpuplane.hardware.migcheck import check_partitions
 from gpuplane.hardware.partitions import with_partitions
 from gpuplane.hardware.profiles.layouts import allowed, files
 from gpuplane.model.config import Settings
@@ -102,7 +103,7 @@ def check(machine: MachineFile) -> Problems:
     yield from _driver(machine)
     yield from _numbers(machine)
     for i, gpu in enumerate(machine.gpus or ()):
-        for path, text in (*_numa(gpu), *_gpu(gpu)):
+        for path, text in (*_numa(gpu), *_gpu(gpu), *check_partitions(gpu)):
             yield ("gpus", i, *path), text
     for i, device in enumerate(machine.devices):
         for path, text in (*_numa(device), *_plain_device(device)):

@@ -103,8 +103,10 @@ def _gpus(draw: st.DrawFn, index: int, pci: str, minor: int, addresses: list[str
     distances = {other: level for other in others if (level := draw(levels)) is not None}
     model = draw(st.sampled_from(("NVIDIA H100 80GB HBM3", "Tesla T4", "NVIDIA L40S")))
     memory = draw(st.integers(1, 300_000))
-    card = card_of(Gpu(index=index, model=model, memory_mib=memory))
-    if card is not None:  # profiles are named after the card's memory
+    partitions = st.none() | st.just(Mig())
+    if (card := card_of(Gpu(index=index, model=model, memory_mib=memory))) is None:
+        partitions |= _partitions(index, minor, memory)
+    else:  # it has no other profiles than its own, and they are named after its memory
         memory = card.memory_mib
     return Gpu(
         index=index,
@@ -115,7 +117,7 @@ def _gpus(draw: st.DrawFn, index: int, pci: str, minor: int, addresses: list[str
         compute_capability=draw(st.sampled_from(("", "7.5", "9.0", "12.1"))),
         pci=pci,
         numa=draw(st.none() | st.integers(0, 9)),
-        mig=draw(st.none() | st.just(Mig()) | _partitions(index, minor, memory)),
+        mig=draw(partitions),
         links=tuple(Link(peer=peer, nvlink_count=draw(st.integers(1, 6))) for peer in peers),
         distances=distances,
         device_nodes=(f"/dev/nvidia{minor}",),

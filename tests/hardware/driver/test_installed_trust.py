@@ -298,9 +298,12 @@ def test_whatever_the_tree_nobody_else_could_change_what_is_told(
             grow(root, f"l {place} -> {up}{target.lstrip('/') if up else target}")
     for place, how in spoils:
         path = root / place[1:]
+        changed = os.path.realpath(path.parent if how == NOBODY else path)
+        if not Path(changed).is_relative_to(root):
+            continue  # this machine's own, by a link out of the tree
         if how == NOBODY and os.geteuid() == 0 and os.path.lexists(path):
             os.lchown(path, NOBODY, NOBODY)
-        elif how != NOBODY and path.exists() and path.resolve().is_relative_to(root):
+        elif how != NOBODY and path.exists():
             path.chmod(how)
     files, _, left = look(root)
     assert not left.keys() & (paths(files) if files else set())

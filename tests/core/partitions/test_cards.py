@@ -135,3 +135,11 @@ def test_gpus_of_several_models_have_filters() -> None:
         ("0x233010DE",),
     ]
     assert generated_configs(mixed[2:]) == {}
+
+
+@pytest.mark.parametrize(("model", "memory", "seven"), [("NVIDIA H100 NVL", 95830, "94"), ("NVIDIA H100", 97871, "96")])
+def test_of_cards_of_one_name_the_one_with_the_nearest_memory_is_meant(model: str, memory: int, seven: str) -> None:
+    """The memories of two kinds of H100 are only 2 % apart."""
+    profiles = profiles_of(Gpu(index=0, model=model, memory_mib=memory, mig=Mig()))
+
+    assert profiles[-1].name == f"7g.{seven}gb"

@@ -150,7 +150,8 @@ def card_of(gpu: Gpu) -> Card | None:
     device = gpu.pci_id.upper().removeprefix("0X").removesuffix(NVIDIA)
     if gpu.pci_id:
         return next((card for card in cards() if device in card.device_ids), None)
-    return next((card for card in cards() if _is_named(gpu, card)), None)
+    named = [card for card in cards() if _is_named(gpu, card)]
+    return min(named, key=lambda card: abs(gpu.memory_mib - card.memory_mib), default=None)
 
 
 def _is_named(gpu: Gpu, card: Card) -> bool:

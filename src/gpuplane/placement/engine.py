@@ -52,10 +52,11 @@ class Engine:
         """The scores of all nodes, by the newest prices by which all have been looked at."""
         pricing, size = self.policy.refresh(self.cluster), len(self.cluster.nodes)
         ranking = self._rankings.get(request)
-        if ranking is None or len(ranking.values) != size:
+        if ranking is None:
             ranking = self._rankings[request] = _Ranking(pricing, size, request)
             self._look(ranking, request, np.arange(size))
         else:
+            ranking.grow(size)
             self._look(ranking, request, self.cluster.rows_changed_since(ranking.version))
             if ranking.pricing is not pricing:
                 ranking = self._rankings[request] = self._replace(ranking, pricing, request)
@@ -69,6 +70,7 @@ class Engine:
         size, following = len(ranking.values), ranking.following
         if following is None:
             following = ranking.following = _Ranking(pricing, size, request)
+        following.grow(size)
         done = following.looked_at
         rows = self.cluster.rows_changed_since(following.version) if done else np.zeros(0, np.int64)
         following.looked_at = min(done + AT_ONCE, size)
@@ -104,3 +106,11 @@ class _Ranking:
         self.gpus = np.zeros((rows, sum(each.count for each in request.gpus)), np.uint16)
         self.looked_at = 0  # the rows before this one, of a ranking that is not complete yet
         self.following: _Ranking | None = None  # by newer prices
+
+    def grow(self, rows: int) -> None:
+        """Nodes have come."""
+        if more := rows - len(self.values):
+            self.values = np.pad(self.values, (0, more), constant_values=-np.inf)
+            self.gpus = np.pad(self.gpus, [(0, more), (0, 0)])
+            if self.following:
+                self.following.grow(rows)

@@ -41,7 +41,6 @@ class Fgd:
         if self._pricing is None or self._version != self.workload.version:
             self._version = self.workload.version
             self._pricing = Fragmentation(typical(self.workload.classes(*usual_gpu(cluster))))
-        self._pricing.follow(cluster)
         return self._pricing
 
 
@@ -107,6 +106,7 @@ class Fragmentation:
 
     def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
         """The paper's 0 to 100, and behind the point how well the place is used up."""
+        self.follow(cluster)
         rows, words, idle = found.rows, self._words[found.rows], self._idle[found.rows]
         for column in range(found.before.shape[1]):
             before, after = found.before[:, column], found.after[:, column]

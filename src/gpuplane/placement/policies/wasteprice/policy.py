@@ -1,0 +1,134 @@
+"""Waste prices: waste no part of a GPU that no share fits into, and keep slots for the classes that run short.
+
+A place is as good as what it leaves: 100,000 times the worth of the node's free GPU parts (prices.py), and for each
+class of requests what its slots are worth (slots.py): the more frequent it is, the smaller it is, and the scarcer its
+slots are in the whole cluster, the more. Scarcity is looked at again when a tenth of the free GPUs has gone or come.
+"""
+
+import numpy as np
+
+from gpuplane.placement.candidates import Candidates
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.policies.fgd import usual_gpu
+from gpuplane.placement.policies.policy import Floats
+from gpuplane.placement.policies.wasteprice.prices import waste_prices
+from gpuplane.placement.policies.wasteprice.slots import FIFTHS, MOST, Slots
+from gpuplane.placement.requests import WHOLE, Request
+from gpuplane.placement.workload import RequestClass, Workload
+
+WASTE = 1e5
+"""A whole GPU, in points."""
+EXPONENT = 0.8
+"""The second slot on a node is worth less than the first."""
+LARGE = 0.01
+"""Requests for as many GPUs, two or more, count as this part of all at least: where shares are many they are rare, and
+without that their room is gone first."""
+USUAL_CPU = 12_000
+"""Milli-CPU of a request without GPUs that counts as much as a GPU."""
+SCARCEST = 1000.0
+"""The most that scarcity counts."""
+MOVED = 0.1
+"""The part of the free GPUs that has to go or come before scarcity is looked at again."""
+
+
+class WastePrice:
+    """The prices of the workload that is expected, and anew as it or the cluster changes."""
+
+    prefers_free_gpus = False
+
+    def __init__(self, workload: Workload | None = None) -> None:
+        self.workload = Workload() if workload is None else workload
+        self._version = -1
+        self._free_milli = 0
+        self._pricing: Potential | None = None
+
+    def refresh(self, cluster: Cluster) -> "Potential":
+        """The potential, by how scarce slots were when last looked at."""
+        if self._pricing is None or self._version != self.workload.version:
+            self._version = self.workload.version
+            frequency = self.workload.classes(*usual_gpu(cluster))
+            self._worth = waste_prices(_share_demand(frequency))
+            self._slots = Slots(list(frequency))
+            self._frequency = with_large(frequency)
+            self._pricing = None
+        self._slots.follow(cluster)
+        free = self._slots.free_milli
+        if self._pricing is None or abs(free - self._free_milli) > MOVED * self._free_milli:
+            self._free_milli = free
+            self._pricing = Potential(self._worth, self._slots, weights(self._slots, self._frequency))
+        return self._pricing
+
+
+def _share_demand(frequency: dict[RequestClass, float]) -> dict[int, float]:
+    demand = dict[int, float]()
+    for each, often in frequency.items():
+        if 0 < each.milli < WHOLE:
+            demand[each.milli] = demand.get(each.milli, 0.0) + often * each.gpus
+    return demand
+
+
+def with_large(frequency: dict[RequestClass, float]) -> dict[RequestClass, float]:
+    """The frequencies, those of rare large requests raised: of all that ask for as many GPUs by the same factor."""
+    total = dict[int, float]()
+    for each, often in frequency.items():
+        total[each.gpus] = total.get(each.gpus, 0.0) + often
+    return {
+        each: often * max(1.0, LARGE / total[each.gpus]) if each.gpus > 1 else often
+        for each, often in frequency.items()
+    }
+
+
+def weights(slots: Slots, frequency: dict[RequestClass, float]) -> Floats:
+    """What a slot of each class counts: 0 where there is none left, so that what cannot run does not decide."""
+    found = np.zeros(len(slots.classes))
+    for index, each in enumerate(slots.classes):
+        count = float(slots.total[index]) / FIFTHS
+        if not count:
+            continue
+        use = (
+            each.gpus * each.milli * count
+            if each.gpus
+            else each.cpu_milli * count * slots.free_milli / max(slots.free_cpu, 1)
+        )
+        scarcity = min(SCARCEST, max(1.0, slots.free_milli / max(use, 1e-9)) ** 2)
+        found[index] = frequency[each] * (WHOLE / each.milli if each.gpus else 0.5) * scarcity
+    return found
+
+
+class Potential:
+    """What nodes in a state are worth, for fixed weights of the classes."""
+
+    def __init__(self, worth: Floats, slots: Slots, weights: Floats) -> None:
+        self.worth, self.slots, self.weights = worth, slots, weights
+        sizes = [each.gpus * each.milli / WHOLE if each.gpus else each.cpu_milli / USUAL_CPU for each in slots.classes]
+        most = [MOST * FIFTHS if not each.gpus else FIFTHS * (WHOLE // each.milli) * 64 for each in slots.classes]
+        most = [min(each, MOST * FIFTHS) + 1 for each in most]
+        self._offset = np.concatenate([[0], np.cumsum(most)[:-1]]).astype(np.int32)
+        self._value = np.concatenate([
+            weight * 1000 * (np.arange(number) / FIFTHS * size) ** EXPONENT
+            for weight, size, number in zip(weights, sizes, most, strict=True)
+        ] or [np.zeros(0)])  # fmt: skip
+        self._before = np.zeros(0)
+        self._version = -1
+
+    def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
+        """The potential after less the potential before."""
+        self.slots.follow(cluster)
+        if cluster.version != self._version:
+            if more := len(cluster.nodes) - len(self._before):
+                self._before = np.pad(self._before, (0, more))
+            self._before[cluster.rows_changed_since(self._version)] = np.nan
+            self._version = cluster.version
+        unknown = found.rows[np.isnan(self._before[found.rows])]
+        if len(unknown):
+            self._before[unknown] = self._slots_worth(self.slots.fifths[unknown])
+        scores: Floats = self._slots_worth(self.slots.after(found)) - self._before[found.rows]
+        if found.before.shape[1]:
+            scores += WASTE * (self.worth[found.after] - self.worth[found.before]).sum(axis=1)
+        if found.instances_left is not None:
+            scores -= found.instances_left
+        return scores
+
+    def _slots_worth(self, fifths: np.typing.NDArray[np.int32]) -> Floats:
+        worth: Floats = self._value[fifths + self._offset].sum(axis=1)
+        return worth

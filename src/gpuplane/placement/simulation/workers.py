@@ -1,0 +1,133 @@
+"""Runs on all cores: a process of ours for each, which gets nodes and pods once, and then one run after the other.
+
+They are started by `subprocess`, not by a pool of `multiprocessing`: each ends when its standard input does, so none is
+left behind however we end, and a Ctrl-C is ours alone to answer. A run is a pure function, so the number of processes
+changes no figure.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+import msgspec
+
+from gpuplane.model.value import Value
+from gpuplane.placement.cluster import Node
+from gpuplane.placement.simulation.fewer import gpus_fewer
+from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.replay import replay
+from gpuplane.placement.simulation.results import Run
+from gpuplane.placement.simulation.scenario import Scenario
+
+
+class Trace(Value):
+    """What a policy is tried on: where nodes and pods come from does not matter."""
+
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+
+
+class Ask(Value):
+    """One run; with `needed_milli` the search for a smaller cluster that allocates so much."""
+
+    policy: str
+    seed: int
+    scenario: Scenario
+    needed_milli: float | None = None
+
+
+class Answer(Value):
+    """What became of it. `fewer`: GPUs; None where the whole cluster is too small, too."""
+
+    run: Run | None = None
+    fewer: float | None = None
+
+
+class WorkerEnded(Exception):
+    """A process ended before it had answered: killed, or out of memory. What it wrote is on standard error."""
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def answer(trace: Trace, ask: Ask) -> Answer:
+    """What a worker does. Raises Impossible."""
+    if ask.needed_milli is None:
+        return Answer(run=replay(trace.nodes, trace.pods, ask.policy, ask.seed, ask.scenario))
+    return Answer(fewer=gpus_fewer(trace.nodes, trace.pods, ask.policy, ask.seed, ask.scenario, ask.needed_milli))
+
+
+class Workers:
+    """So many processes that answer; `with workers(trace) as them`."""
+
+    def __init__(self, pool: ThreadPoolExecutor, idle: "SimpleQueue[subprocess.Popen[bytes]]") -> None:
+        self._pool, self._idle = pool, idle
+
+    def answers(self, asks: Sequence[Ask], done: Callable[[], None] = lambda: None) -> list[Answer]:
+        """In the order of what is asked; `done` is called at each that is there. Raises WorkerEnded."""
+        futures: list[Future[Answer]] = [self._pool.submit(self._ask, each) for each in asks]
+        try:
+            for each in as_completed(futures):
+                each.result()
+                done()
+        finally:
+            for each in futures:
+                each.cancel()
+        return [each.result() for each in futures]
+
+    def _ask(self, ask: Ask) -> Answer:
+        process = self._idle.get()
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write(msgspec.json.encode(ask) + b"\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = b""
+        finally:
+            self._idle.put(process)
+        if not line:
+            raise WorkerEnded(f"a process that played {ask.policy}, seed {ask.seed}, ended before it was done")
+        return msgspec.json.decode(line, type=Answer)
+
+
+@contextmanager
+def workers(trace: Trace, count: int) -> Iterator[Workers]:
+    """So many processes; none is left when the context ends, however it does."""
+    said = msgspec.json.encode(trace) + b"\n"
+    idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
+    processes = list[subprocess.Popen[bytes]]()
+    pool = ThreadPoolExecutor(count)
+    try:
+        for _ in range(count):
+            command = [sys.executable, "-P", "-m", __package__]
+            # A process group of its own: a Ctrl-C of the terminal does not reach it.
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
+            processes.append(process)
+            pool.submit(_tell, process, said, idle)
+        yield Workers(pool, idle)
+    finally:
+        for process in processes:
+            process.kill()
+        pool.shutdown(cancel_futures=True)
+        for process in processes:
+            process.communicate()
+
+
+def _tell(process: "subprocess.Popen[bytes]", said: bytes, idle: "SimpleQueue[subprocess.Popen[bytes]]") -> None:
+    """Give a process its trace; whether it has read it shows when it is asked."""
+    try:
+        assert process.stdin is not None
+        process.stdin.write(said)
+        process.stdin.flush()
+    except OSError:
+        pass
+    finally:
+        idle.put(process)

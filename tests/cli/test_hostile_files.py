@@ -22,6 +22,7 @@ COMMANDS = {
     "mig assert": ("mig", "assert", "-f", "PATH", "--valid-config"),
     "mig apply --hooks": ("mig", "apply", "-c", "all-disabled", "--machine", "dgx-a100", "--hooks", "PATH"),
     "mig restore": ("mig", "restore", "-f", "PATH", "--machine", "dgx-a100"),
+    "simulate --nodes": ("simulate", "--nodes", "PATH", "--pods", "GOOD"),
     "sandbox chaos": ("sandbox", "chaos", "--machine", "PATH"),
 }
 

@@ -16,6 +16,11 @@ LAYOUTS = (
     "  - {devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}\n  wrong:\n"
     "  - {devices: all, mig-enabled: true, mig-devices: {1g.99gb: 1}}\n"
 )
+NODES = "sn,cpu_milli,memory_mib,gpu,model\n" + "".join(f"n{n},64000,262144,4,T4\n" for n in range(3))
+PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n" + "".join(
+    f"p{n},1000,1000,{gpus},{milli},0,{10 + n}\n"
+    for n, (gpus, milli) in enumerate([(1, 810), (1, 470), (1, 320), (1, 1000), (2, 1000), (4, 1000), (0, 0)] * 4)
+)
 ROOMY = "- {{index: {n}, uuid: GPU-{n}, memory_mib: 81920}}\n"
 NAMES = {
     **{name: name for name in ("specs", "wrong", "ours", "closed")},
@@ -23,6 +28,8 @@ NAMES = {
     "runtime": "config.toml",
     "layouts": "layouts.yaml",
     "saved": "saved.json",
+    "nodes": "nodes.csv",
+    "pods": "pods.csv",
 }
 """What rows may name, besides {here}, {fresh} and {state}, and where it is below the folder."""
 PATIENCE = 60.0
@@ -64,6 +71,8 @@ class World:
             "layouts.yaml": LAYOUTS,
             "saved.json": '{"Version": "v1", "MigState": {"Devices": []}}',
             "crio.conf": "",
+            "nodes.csv": NODES,
+            "pods.csv": PODS,
             "wrong/bad.yaml": "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- {name: '0', containerEdits: {}}\n",
             "wrong/config.yaml": "version: v1\nflags: {migStratgy: none}\n",
             "ours/k8s.device-plugin.nvidia.com-gpu.json": "{}",

@@ -171,6 +171,12 @@ class _Stage:
         await self._json("choose", "--machine", "dgx1-v100", "--size", "2")
         await self._json("config check", self.config, wrong)
         await self._json("config explain", self.config, "--machine", self.machine)
+        nodes, pods = self.root / "nodes.csv", self.root / "pods.csv"
+        nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn,64000,1000,4,T4\n")
+        rows = [f"p{gpus},1,1,{gpus},{milli},0,9\n" for gpus, milli in ((0, 0), (1, 500), (2, 1000))]
+        pods.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\n" + "".join(rows))
+        await self._json("simulate", "--nodes", nodes, "--pods", pods, "--policy", "fgd,waste-price", "--seeds", "1,2",
+                         "--departures", "--queue", "backfill", "--fewer")  # fmt: skip
         await self._json("runtime configure", "--runtime", "containerd", "--config", containerd, "--runtime-version",
                          "1.7.24", "--state-dir", self.root / "r", "--dry-run")  # fmt: skip
 

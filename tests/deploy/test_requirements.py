@@ -23,7 +23,7 @@ EXTRAS = {
     for extra in PROJECT["optional-dependencies"].values()
     for each in map(Requirement, extra)
 }
-OPTIONAL = {"cel-expr-python": "sandbox", "numpy": "placement"}
+OPTIONAL = {"cel-expr-python": "sandbox", "numpy": "placement", "matplotlib": "placement"}
 """What an extra brings → the one room that imports it."""
 
 

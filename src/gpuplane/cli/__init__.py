@@ -27,6 +27,7 @@ COMMANDS = {
     "mps": "supervise the node's MPS daemons",
     "runtime": "make this node's container runtime accept CDI devices",
     "sandbox": "an embedded kubelet, and chaos tests, on any machine",
+    "simulate": "what placement policies do with the nodes and pods of a trace",
     "slices": "the ResourceSlices of a node, and what the API server has of them",
 }
 

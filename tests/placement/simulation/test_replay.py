@@ -14,7 +14,7 @@ from gpuplane.placement.requests import Request
 from gpuplane.placement.simulation.fragmentation import Fragmentation, typical
 from gpuplane.placement.simulation.pods import Pod
 from gpuplane.placement.simulation.replay import Replay, capacity_milli, replay
-from gpuplane.placement.simulation.results import Run, acceptance, difference
+from gpuplane.placement.simulation.results import Difference, Run, acceptance, acceptance_difference, difference, paired
 from gpuplane.placement.simulation.scenario import Arrivals, Queue, Scenario, arrivals
 from tests.placement.simulation.small import node, pod, some_nodes, some_pods
 
@@ -138,10 +138,13 @@ def test_typical_requests_are_95_percent_of_the_pods() -> None:
 
 def test_differences_are_paired_by_seed() -> None:
     """And acceptance is over all runs together."""
-    one = Run("a", 1, 90.0, 5.0, (), {"1": 10}, {"1": 8})
+    one = Run("a", 1, 90.0, 5.0, (), {"1": 10}, {"1": 8}, {}, None, None)
     two = one.but(seed=2, allocated=94.0, placed={"1": 9})
     other = [one.but(policy="b", seed=2, allocated=95.0), one.but(policy="b", allocated=92.0)]
 
     assert difference(other, [one, two]).mean == 1.5
-    assert difference(other, [one, two]).sd == pytest.approx(0.5**0.5)
+    assert difference(other, [one, two]).margin == pytest.approx(12.706 * 0.5)  # sd √½ of two seeds
+    assert difference(other, [one, two]).least == 1.0
+    assert paired([1.0]) == Difference(1.0, None, 1.0)
+    assert acceptance_difference([one], [two.but(seed=1)])["1"].mean == -10.0
     assert acceptance([one, two]) == {"1": 85.0}

@@ -1,8 +1,8 @@
 """Runs on all cores: a process of ours for each, which gets nodes and pods once, and then one run after the other.
 
-They are started by `subprocess`, not by a pool of `multiprocessing`: each ends when its standard input does, so none is
-left behind however we end, and a Ctrl-C is ours alone to answer. A run is a pure function, so the number of processes
-changes no figure.
+One needs no other process: it plays here. Several are started by `subprocess`, not by a pool of `multiprocessing`: each
+ends when its standard input does, so none is left behind however we end, and a Ctrl-C is ours alone to answer. A run is
+a pure function, so the number of processes changes no figure.
 """
 
 import os
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from queue import SimpleQueue
+from typing import Protocol
 
 import msgspec
 
@@ -63,14 +64,30 @@ def answer(trace: Trace, ask: Ask) -> Answer:
     return Answer(fewer=gpus_fewer(trace.nodes, trace.pods, ask.policy, ask.seed, ask.scenario, ask.needed_milli))
 
 
-class Workers:
-    """So many processes that answer; `with workers(trace) as them`."""
+class Workers(Protocol):
+    """Who answers; `with workers(trace, count) as them`."""
 
+    def answers(self, asks: Sequence[Ask], done: Callable[[], None] = lambda: None) -> list[Answer]:
+        """In the order of what is asked; `done` is called at each that is there. Raises WorkerEnded, Impossible."""
+
+
+class _Alone:
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def answers(self, asks: Sequence[Ask], done: Callable[[], None] = lambda: None) -> list[Answer]:
+        found = list[Answer]()
+        for each in asks:
+            found.append(answer(self._trace, each))
+            done()
+        return found
+
+
+class _Processes:
     def __init__(self, pool: ThreadPoolExecutor, idle: "SimpleQueue[subprocess.Popen[bytes]]") -> None:
         self._pool, self._idle = pool, idle
 
     def answers(self, asks: Sequence[Ask], done: Callable[[], None] = lambda: None) -> list[Answer]:
-        """In the order of what is asked; `done` is called at each that is there. Raises WorkerEnded."""
         futures: list[Future[Answer]] = [self._pool.submit(self._ask, each) for each in asks]
         try:
             for each in as_completed(futures):
@@ -100,7 +117,10 @@ class Workers:
 
 @contextmanager
 def workers(trace: Trace, count: int) -> Iterator[Workers]:
-    """So many processes; none is left when the context ends, however it does."""
+    """So many; no process is left when the context ends, however it does."""
+    if count == 1:
+        yield _Alone(trace)
+        return
     said = msgspec.json.encode(trace) + b"\n"
     idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
     processes = list[subprocess.Popen[bytes]]()
@@ -112,7 +132,7 @@ def workers(trace: Trace, count: int) -> Iterator[Workers]:
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
             processes.append(process)
             pool.submit(_tell, process, said, idle)
-        yield Workers(pool, idle)
+        yield _Processes(pool, idle)
     finally:
         for process in processes:
             process.kill()

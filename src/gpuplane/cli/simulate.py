@@ -1,0 +1,268 @@
+"""`gpuplane simulate`: what placement policies do with a cluster and its pods (docs/simulate.md).
+
+`simulate` does it for any nodes and pods; here they come from the files of a trace.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from gpuplane import files
+from gpuplane.cli.arguments import perhaps
+from gpuplane.cli.options import PATH, OneOf, misuse
+from gpuplane.cli.say import told
+from gpuplane.core.strict import InvalidInput
+from gpuplane.core.text import format_json
+
+if TYPE_CHECKING:
+    from gpuplane.placement.simulation.report import Report
+    from gpuplane.placement.simulation.scenario import Scenario
+    from gpuplane.placement.simulation.workers import Trace
+
+NAMES = ("binpack", "spread", "fgd", "waste-price")
+QUEUES = ("none", "fifo", "backfill")
+SUFFIXES = (".png", ".svg")
+MOST_SEEDS = 1000
+LARGEST = 2**32
+EXTRA = "pip install 'gpuplane[simulation]'"
+
+
+class Policies(click.ParamType[tuple[str, ...]]):
+    """Names of policies, each once, separated by commas."""
+
+    name = "policies"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        """Them. Raises BadParameter."""
+        if isinstance(value, tuple):
+            return value
+        found = tuple(str(value).split(","))
+        for each in found:
+            if each not in NAMES:
+                self.fail(f"{each!r} is no policy: there are {', '.join(NAMES)}.{perhaps(each, NAMES)}", param, ctx)
+            if found.count(each) > 1:
+                self.fail(f"{each!r} is there twice", param, ctx)
+        return found
+
+
+class Seeds(click.ParamType[tuple[int, ...]]):
+    """Numbers, each once: "7", "1,2,5", "42-51"."""
+
+    name = "seeds"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        """Them. Raises BadParameter."""
+        if isinstance(value, tuple):
+            return value
+        found = dict[int, None]()
+        for each in str(value).split(","):
+            parts = re.fullmatch(r"(\d{1,10})(?:-(\d{1,10}))?", each, re.ASCII)
+            if parts is None:
+                self.fail(f"{each!r} is not a seed: write 7, 1,2,5 or 42-51", param, ctx)
+            first, last = int(parts[1]), int(parts[2] or parts[1])
+            if last < first or last >= LARGEST:
+                self.fail(f"{each!r}: seeds go from a number to a larger one, below {LARGEST}", param, ctx)
+            if last - first >= MOST_SEEDS or len(found) > MOST_SEEDS:
+                self.fail(f"{value!r} has too many seeds: at most {MOST_SEEDS}", param, ctx)
+            found.update(dict.fromkeys(range(first, last + 1)))
+        return tuple(found)
+
+
+@click.command()
+@click.option("--nodes", required=True, type=PATH, help="The nodes, as CSV: sn, cpu_milli, memory_mib, gpu, model.")
+@click.option(
+    "--pods",
+    required=True,
+    type=PATH,
+    help="The pods, as CSV: name, cpu_milli, memory_mib, num_gpu, gpu_milli; also gpu_spec, creation_time and "
+    "deletion_time.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    type=Policies(),
+    metavar="NAME[,NAME…]",
+    default="waste-price",
+    show_default=True,
+    help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}. Others are compared with the first.",
+)
+@click.option(
+    "--seeds",
+    type=Seeds(),
+    metavar="SEEDS",
+    default="42-51",
+    show_default=True,
+    help="Each is one run of each policy: the order of the pods, and what ties are broken by.",
+)
+@click.option(
+    "--arrivals",
+    type=click.IntRange(1, 1000),
+    metavar="PERCENT",
+    default=130,
+    show_default=True,
+    help="How much arrives, in % of the GPUs.",
+)
+@click.option("--departures", is_flag=True, help="Pods depart after the time that they have run in the trace.")
+@click.option(
+    "--queue",
+    type=OneOf(QUEUES),
+    default="none",
+    show_default=True,
+    help="With --departures, what becomes of a pod that has no room: it is refused; or it waits and holds up all "
+    "behind it (fifo), or nobody (backfill).",
+)
+@click.option(
+    "--fewer", is_flag=True, help="Find how many GPUs fewer suffice for what the first policy allocates on all."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document, with each run.")
+@click.option("--csv", "as_csv", type=PATH, metavar="FILE", help="Write each run's figures to this file.")
+@click.option("--plot", "picture", type=PATH, metavar="FILE", help="Draw them: FILE.png or FILE.svg.")
+@click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="Default: one for each core.")
+def command(
+    nodes: Path,
+    pods: Path,
+    policies: tuple[str, ...],
+    seeds: tuple[int, ...],
+    arrivals: int,
+    departures: bool,
+    queue: str,
+    fewer: bool,
+    as_json: bool,
+    as_csv: Path | None,
+    picture: Path | None,
+    processes: int | None,
+) -> None:
+    """Show how much of a cluster's GPUs placement policies allocate, and which pods they have no room for.
+
+    The pods of the trace arrive in random orders, by the method of the FGD paper (USENIX ATC'23). Without a terminal
+    the output has one figure on each line, and tabs between columns.
+    """
+    if fewer and len(policies) < 2:
+        raise misuse("--fewer needs two policies or more: the first is what you have")
+    if queue != "none" and not departures:
+        raise misuse(f"--queue {queue} needs --departures: a pod can only wait for one that departs")
+    if picture is not None and picture.suffix not in SUFFIXES:
+        raise misuse(f"--plot {picture} has to end in .png or .svg")
+    _need("numpy", "simulate")
+    if picture is not None:
+        _need("matplotlib", "--plot")
+    for out in (as_csv, picture):
+        if out is not None and not (out.absolute().parent).is_dir():  # before minutes of work
+            raise click.ClickException(f"{out}: its directory is not there")
+
+    from gpuplane.placement.simulation.scenario import Queue, Scenario
+
+    assert queue in get_args(Queue)
+    scenario = Scenario(arrivals, departures, queue)  # type: ignore[arg-type]
+    simulate(read_trace(nodes, pods), scenario, policies, seeds, fewer, processes, as_json, as_csv, picture)
+
+
+def read_trace(nodes: Path, pods: Path) -> "Trace":
+    """Nodes and pods of two files. Raises ClickException."""
+    from gpuplane.placement.simulation import trace
+    from gpuplane.placement.simulation.workers import Trace
+
+    try:
+        found = trace.read_nodes(files.read(nodes, trace.MAX_BYTES), str(nodes))
+        return Trace(found, trace.read_pods(files.read(pods, trace.MAX_BYTES), str(pods), found))
+    except InvalidInput as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(told(error)) from None
+
+
+def simulate(
+    trace: "Trace",
+    scenario: "Scenario",
+    policies: tuple[str, ...],
+    seeds: tuple[int, ...],
+    fewer: bool,
+    processes: int | None,
+    as_json: bool,
+    as_csv: Path | None,
+    picture: Path | None,
+) -> None:
+    """Play all runs, and print and write what they show. Raises ClickException."""
+    from gpuplane.cli import simulated
+    from gpuplane.placement.simulation.scenario import Impossible
+    from gpuplane.placement.simulation.workers import WorkerEnded
+
+    try:
+        report = play(trace, scenario, policies, seeds, fewer, processes)
+    except Impossible as error:
+        raise click.ClickException(str(error)) from None
+    except WorkerEnded as error:
+        raise click.ClickException(f"{error}: is there enough memory? --processes 1 takes less") from None
+    try:
+        if as_csv is not None:
+            files.replace(as_csv, simulated.csv_of(report), mode=0o644, sync=False)
+        if picture is not None:
+            from gpuplane.placement.simulation.plot import plot
+
+            files.replace(picture, plot(report, picture.suffix), mode=0o644, sync=False)
+    except OSError as error:
+        raise click.ClickException(told(error)) from None
+    if as_json:
+        sys.stdout.buffer.write(format_json(report))
+    elif sys.stdout.isatty():
+        simulated.draw(report)
+    else:
+        for line in simulated.lines(report):
+            click.echo(line)
+
+
+def play(
+    trace: "Trace",
+    scenario: "Scenario",
+    policies: tuple[str, ...],
+    seeds: tuple[int, ...],
+    fewer: bool,
+    processes: int | None = None,
+) -> "Report":
+    """All runs, on all cores. Raises Impossible, WorkerEnded."""
+    from gpuplane.placement.simulation.replay import capacity_milli
+    from gpuplane.placement.simulation.report import report
+    from gpuplane.placement.simulation.scenario import arrivals
+    from gpuplane.placement.simulation.workers import Ask, cores, workers
+
+    capacity = capacity_milli(trace.nodes)
+    arrivals(trace.pods, capacity, scenario, seeds[0])  # raises what each run would
+    asks = [Ask(policy, seed, scenario) for policy in policies for seed in seeds]
+    searches = len(seeds) * (len(policies) - 1) if fewer else 0
+    count = min(processes or cores(), len(asks))
+    with _progress(len(asks) + searches) as done, workers(trace, count) as them:
+        runs = [each.run for each in them.answers(asks, done) if each.run is not None]
+        found = dict[str, list[float | None]]()
+        if fewer:
+            needed = {run.seed: run.allocated * capacity / 100 for run in runs[: len(seeds)]}
+            asks = [Ask(policy, seed, scenario, needed[seed]) for policy in policies[1:] for seed in seeds]
+            for ask, each in zip(asks, them.answers(asks, done), strict=True):
+                found.setdefault(ask.policy, []).append(each.fewer)
+    return report(trace.nodes, trace.pods, scenario, runs, found if fewer else None)
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[], None]]:
+    """A bar on a terminal, which goes away; what is given is called at each run that is done."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("runs"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("runs", total=total)
+        yield lambda: bar.advance(task)
+
+
+def _need(package: str, what: str) -> None:
+    """Raises ClickException."""
+    if find_spec(package) is None:
+        raise click.ClickException(f"{what} needs {package}, which is not installed: {EXTRA}")

@@ -1,0 +1,132 @@
+"""What a simulation found, over its seeds: each policy's figures, and how it differs from the first one."""
+
+from collections.abc import Mapping, Sequence
+
+from gpuplane.model.value import Value
+from gpuplane.placement.cluster import Node
+from gpuplane.placement.requests import WHOLE
+from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.replay import capacity_milli
+from gpuplane.placement.simulation.results import (
+    Difference,
+    Run,
+    Spread,
+    acceptance,
+    acceptance_difference,
+    difference,
+    paired,
+    spread,
+)
+from gpuplane.placement.simulation.scenario import Queue, Scenario
+
+
+class DemandPoint(Value):
+    """When demand first reached so much, over the seeds that reach it. All in % of the cluster's GPUs."""
+
+    demand: int
+    allocated: Spread
+    fragmentation: Spread
+
+
+class PolicyFigures(Value):
+    """Figures of one policy: `Run` says what each is, and in which unit; here they are over the seeds.
+
+    The differences are to the first policy, in points, and None for that one. `gpus_fewer`: how many GPUs can be left
+    out so that as many are allocated as by the first policy on all; None where it was not asked, or where all are too
+    few with some seed.
+    """
+
+    policy: str
+    allocated: Spread
+    fragmentation: Spread
+    acceptance: Mapping[str, float]
+    points: tuple[DemandPoint, ...]
+    wait_s: Mapping[str, float]
+    mean_wait_s: Spread | None
+    gpu_hours_lost: Spread | None
+    difference: Difference | None
+    acceptance_difference: Mapping[str, Difference] | None
+    gpus_fewer: Difference | None
+
+
+class Report(Value):
+    """A simulation, and its `Scenario`. `gpus`, `nodes`, `pods`: of what it was made; `seeds`: all that were played;
+    `fewer_asked`: whether smaller clusters were tried; `runs`: each."""
+
+    arrivals: int
+    departures: bool
+    queue: Queue
+    nodes: int
+    gpus: int
+    pods: int
+    seeds: tuple[int, ...]
+    fewer_asked: bool
+    policies: tuple[PolicyFigures, ...]
+    runs: tuple[Run, ...]
+
+
+Fewer = Mapping[str, Sequence[float | None]]
+"""Policy → GPUs that can be left out, by seed."""
+
+
+def report(
+    nodes: Sequence[Node], pods: Sequence[Pod], scenario: Scenario, runs: Sequence[Run], fewer: Fewer | None = None
+) -> Report:
+    """Of runs with the same seeds for each policy; the first run's policy is what others are compared with."""
+    by_policy = dict[str, list[Run]]()
+    for run in runs:
+        by_policy.setdefault(run.policy, []).append(run)
+    first = by_policy[runs[0].policy]
+    return Report(
+        scenario.arrivals,
+        scenario.departures,
+        scenario.queue,
+        len(nodes),
+        capacity_milli(nodes) // WHOLE,
+        len(pods),
+        tuple(run.seed for run in first),
+        fewer is not None,
+        tuple(_figures(each, first, (fewer or {}).get(policy, ())) for policy, each in by_policy.items()),
+        tuple(runs),
+    )
+
+
+def _figures(runs: Sequence[Run], first: Sequence[Run], fewer: Sequence[float | None]) -> PolicyFigures:
+    own = runs is first
+    found = [each for each in fewer if each is not None]
+    return PolicyFigures(
+        runs[0].policy,
+        spread([each.allocated for each in runs]),
+        spread([each.fragmentation for each in runs]),
+        acceptance(runs),
+        points(runs),
+        _waits(runs),
+        _known([each.mean_wait_s for each in runs]),
+        _known([each.gpu_hours_lost for each in runs]),
+        None if own else difference(runs, first),
+        None if own else acceptance_difference(runs, first),
+        paired(found) if found and len(found) == len(fewer) else None,
+    )
+
+
+def points(runs: Sequence[Run]) -> tuple[DemandPoint, ...]:
+    """The moments that all runs have."""
+    return tuple(
+        DemandPoint(at[0].demand, spread([each.allocated for each in at]), spread([each.fragmentation for each in at]))
+        for at in zip(*(each.points for each in runs), strict=False)
+    )
+
+
+def _waits(runs: Sequence[Run]) -> dict[str, float]:
+    """Class → mean seconds of all its pods that were placed."""
+    sums, counts = dict[str, float](), dict[str, int]()
+    for run in runs:
+        for each, wait in run.wait_s.items():
+            sums[each] = sums.get(each, 0.0) + wait * run.placed[each]
+            counts[each] = counts.get(each, 0) + run.placed[each]
+    return {each: sums[each] / count for each, count in counts.items()}
+
+
+def _known(values: Sequence[float | None]) -> Spread | None:
+    found = [each for each in values if each is not None]
+    return spread(found) if found else None

@@ -16,7 +16,7 @@ from gpuplane.placement.cluster import Cluster, Gpu, Node
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies.policy import Floats
 from gpuplane.placement.policies.wasteprice import WastePrice
-from gpuplane.placement.policies.wasteprice.policy import EXPONENT, USUAL_CPU, WASTE, weights, with_large
+from gpuplane.placement.policies.wasteprice.policy import EXPONENT, USUAL_CPU, WASTE, merge_alike, weights, with_large
 from gpuplane.placement.policies.wasteprice.prices import waste_prices
 from gpuplane.placement.policies.wasteprice.slots import Slots
 from gpuplane.placement.requests import GpuRequest, Request
@@ -143,7 +143,7 @@ def test_scores_are_as_defined(demand: dict[RequestClass, int], data: st.DataObj
             (int(cluster.cpu_free[row]), node.gpus[0].model, cluster.milli_free[row, : len(node.gpus)].tolist())
             for row, node in enumerate(nodes)
         ]
-        assert {kind: slots.total[index] / 5 for index, kind in enumerate(slots.classes)} == pytest.approx(
+        assert {kind: slots.totals(cluster)[index] / 5 for index, kind in enumerate(slots.classes)} == pytest.approx(
             {kind: sum(slots_of(kind, *state) for state in states) for kind in demand}
         )
         found = candidates(cluster, request, np.arange(len(nodes)))
@@ -165,8 +165,8 @@ def test_what_is_scarce_weighs_more_and_what_cannot_run_nothing() -> None:
     classes = {RequestClass(1000, 1, 500, frozenset()): 0.5, RequestClass(1000, 8, 1000, frozenset()): 0.3,
                RequestClass(1000, 16, 1000, frozenset()): 0.2}  # fmt: skip
     slots = Slots(list(classes))
-    slots.follow(Cluster([Node("a", 64000, 0, (Gpu("a"),) * 8), Node("b", 64000, 0, (Gpu("a"),) * 4)]))
-    found = {each.gpus: weight for each, weight in zip(slots.classes, weights(slots, classes), strict=True)}
+    cluster = Cluster([Node("a", 64000, 0, (Gpu("a"),) * 8), Node("b", 64000, 0, (Gpu("a"),) * 4)])
+    found = {each.gpus: weight for each, weight in zip(slots.classes, weights(cluster, slots, classes), strict=True)}
 
     assert found == pytest.approx({1: 0.5 * 2, 8: 0.3 * 1.5**2, 16: 0})
 
@@ -179,4 +179,24 @@ def test_rare_large_requests_count_as_one_of_a_hundred() -> None:
 
     assert with_large({share: 0.9, one: 0.001, two: 0.098, eight: 0.0008, other_eight: 0.0002}) == pytest.approx({
         share: 0.9, one: 0.001, two: 0.098, eight: 0.008, other_eight: 0.002,
+    })  # fmt: skip
+
+
+def test_requests_that_differ_little_in_cpu_are_one_class() -> None:
+    none, t4 = frozenset[str](), frozenset(["T4"])
+    frequency = {
+        RequestClass(1000, 1, 1000, none): 0.3,
+        RequestClass(1100, 1, 1000, none): 0.1,
+        RequestClass(1101, 1, 1000, none): 0.1,
+        RequestClass(1000, 1, 1000, t4): 0.2,
+        RequestClass(1000, 1, 500, none): 0.2,
+        RequestClass(0, 0, 0, none): 0.1,
+    }
+
+    assert merge_alike(frequency) == pytest.approx({
+        RequestClass(1025, 1, 1000, none): 0.4,
+        RequestClass(1101, 1, 1000, none): 0.1,
+        RequestClass(1000, 1, 1000, t4): 0.2,
+        RequestClass(1000, 1, 500, none): 0.2,
+        RequestClass(0, 0, 0, none): 0.1,
     })  # fmt: skip

@@ -76,7 +76,7 @@ class Cluster:
         self.version = 0  # counts changes
         self.inventory_version = 0  # the version when a node last came, went or was described anew
         self.has_links = False  # whether any GPU has a link group
-        self._changed_at = np.zeros(0, np.int64)  # the version that each row changed to last
+        self.changed_at = np.zeros(0, np.int64)  # the version when each row last changed
         self._described_at = np.zeros(0, np.int64)  # the same, of what the node has
         self._free_rows: list[int] = []
         for each in nodes:
@@ -84,7 +84,7 @@ class Cluster:
 
     def rows_changed_since(self, version: int) -> Integers:
         """The rows that have changed since then, in order."""
-        return np.flatnonzero(self._changed_at[: len(self.nodes)] > version)
+        return np.flatnonzero(self.changed_at[: len(self.nodes)] > version)
 
     def rows_described_since(self, version: int) -> Integers:
         """Those whose node came, went or was described anew."""
@@ -265,7 +265,7 @@ class Cluster:
 
     def _log(self, row: int, *, inventory: bool = False) -> None:
         self.version += 1
-        self._changed_at[row] = self.version
+        self.changed_at[row] = self.version
         if inventory:
             self.inventory_version = self._described_at[row] = self.version
 

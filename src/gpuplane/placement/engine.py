@@ -70,12 +70,14 @@ class Engine:
         size, following = len(ranking.values), ranking.following
         if following is None:
             following = ranking.following = _Ranking(pricing, size, request)
+            following.version = ranking.version
+            following.left = np.flatnonzero(ranking.values > -np.inf)  # prices do not change where a request fits
         following.grow(size)
-        done = following.looked_at
-        rows = self.cluster.rows_changed_since(following.version) if done else np.zeros(0, np.int64)
-        following.looked_at = min(done + AT_ONCE, size)
-        self._look(following, request, np.concatenate([rows[rows < done], np.arange(done, following.looked_at)]))
-        return following if following.looked_at == size else ranking
+        rows, following.left = following.left[:AT_ONCE], following.left[AT_ONCE:]
+        if following.version != self.cluster.version:
+            rows = np.union1d(rows, self.cluster.rows_changed_since(following.version))
+        self._look(following, request, rows)
+        return ranking if len(following.left) else following
 
     def _look(self, ranking: "_Ranking", request: Request, rows: Integers) -> None:
         """Score these rows again."""
@@ -104,7 +106,7 @@ class _Ranking:
         self.pricing, self.version = pricing, 0
         self.values: Floats = np.full(rows, -np.inf)
         self.gpus = np.zeros((rows, sum(each.count for each in request.gpus)), np.uint16)
-        self.looked_at = 0  # the rows before this one, of a ranking that is not complete yet
+        self.left: Integers = np.zeros(0, np.int64)  # rows that have not been looked at by these prices
         self.following: _Ranking | None = None  # by newer prices
 
     def grow(self, rows: int) -> None:

@@ -2,7 +2,7 @@
 
 A place is as good as what it leaves: 100,000 times the worth of the node's free GPU parts (prices.py), and for each
 class of requests what its slots are worth (slots.py): the more frequent it is, the smaller it is, and the scarcer its
-slots are in the whole cluster, the more. Scarcity is looked at again when a tenth of the free GPUs has gone or come.
+slots are in the whole cluster, the more. Scarcity is looked at again when 15 % of the free GPUs have gone or come.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.policies.fgd import usual_gpu
 from gpuplane.placement.policies.policy import Floats
 from gpuplane.placement.policies.wasteprice.prices import waste_prices
-from gpuplane.placement.policies.wasteprice.slots import FIFTHS, MOST, Slots
+from gpuplane.placement.policies.wasteprice.slots import FIFTHS, MOST, Fifths, Slots
 from gpuplane.placement.requests import WHOLE, Request
 from gpuplane.placement.workload import RequestClass, Workload
 
@@ -25,9 +25,11 @@ LARGE = 0.01
 without that their room is gone first."""
 USUAL_CPU = 12_000
 """Milli-CPU of a request without GPUs that counts as much as a GPU."""
+ALIKE = 1.1
+"""Requests that differ by their CPU alone, and by no more than this factor, are one class."""
 SCARCEST = 1000.0
 """The most that scarcity counts."""
-MOVED = 0.1
+MOVED = 0.15
 """The part of the free GPUs that has to go or come before scarcity is looked at again."""
 
 
@@ -48,15 +50,19 @@ class WastePrice:
             self._version = self.workload.version
             frequency = self.workload.classes(*usual_gpu(cluster))
             self._worth = waste_prices(_share_demand(frequency))
-            self._slots = Slots(list(frequency))
-            self._frequency = with_large(frequency)
+            self._frequency = merge_alike(with_large(frequency))
+            self._slots = Slots(list(self._frequency))
             self._pricing = None
-        self._slots.follow(cluster)
-        free = self._slots.free_milli
+        free = free_milli(cluster)
         if self._pricing is None or abs(free - self._free_milli) > MOVED * self._free_milli:
             self._free_milli = free
-            self._pricing = Potential(self._worth, self._slots, weights(self._slots, self._frequency))
+            self._pricing = Potential(self._worth, self._slots, weights(cluster, self._slots, self._frequency))
         return self._pricing
+
+
+def free_milli(cluster: Cluster) -> int:
+    """Milli-GPU of all GPUs that are free."""
+    return int(np.maximum(cluster.room, 0).sum())
 
 
 def _share_demand(frequency: dict[RequestClass, float]) -> dict[int, float]:
@@ -78,19 +84,30 @@ def with_large(frequency: dict[RequestClass, float]) -> dict[RequestClass, float
     }
 
 
-def weights(slots: Slots, frequency: dict[RequestClass, float]) -> Floats:
+def merge_alike(frequency: dict[RequestClass, float]) -> dict[RequestClass, float]:
+    """Fewer classes: of those that differ little in CPU one is made, with their mean CPU."""
+    found, group = dict[RequestClass, float](), list[RequestClass]()
+    for each in [*sorted(frequency, key=lambda each: (*each[1:3], sorted(each.models), each.cpu_milli)), None]:
+        if group and (each is None or each[1:] != group[0][1:] or each.cpu_milli > ALIKE * group[0].cpu_milli):
+            often = sum(frequency[alike] for alike in group)
+            mean = sum(frequency[alike] * alike.cpu_milli for alike in group) / often
+            found[group[0]._replace(cpu_milli=round(mean))] = often
+            group.clear()
+        if each is not None:
+            group.append(each)
+    return found
+
+
+def weights(cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float]) -> Floats:
     """What a slot of each class counts: 0 where there is none left, so that what cannot run does not decide."""
-    found = np.zeros(len(slots.classes))
+    found, totals = np.zeros(len(slots.classes)), slots.totals(cluster)
+    milli, cpu = free_milli(cluster), int(cluster.cpu_free.sum())
     for index, each in enumerate(slots.classes):
-        count = float(slots.total[index]) / FIFTHS
+        count = float(totals[index]) / FIFTHS
         if not count:
             continue
-        use = (
-            each.gpus * each.milli * count
-            if each.gpus
-            else each.cpu_milli * count * slots.free_milli / max(slots.free_cpu, 1)
-        )
-        scarcity = min(SCARCEST, max(1.0, slots.free_milli / max(use, 1e-9)) ** 2)
+        use = each.gpus * each.milli * count if each.gpus else each.cpu_milli * count * milli / max(cpu, 1)
+        scarcity = min(SCARCEST, max(1.0, milli / max(use, 1e-9)) ** 2)
         found[index] = frequency[each] * (WHOLE / each.milli if each.gpus else 0.5) * scarcity
     return found
 
@@ -108,27 +125,28 @@ class Potential:
             weight * 1000 * (np.arange(number) / FIFTHS * size) ** EXPONENT
             for weight, size, number in zip(weights, sizes, most, strict=True)
         ] or [np.zeros(0)])  # fmt: skip
-        self._before = np.zeros(0)
-        self._version = -1
+        self._before = np.zeros(0)  # of each node, by its state at
+        self._seen = np.zeros(0, np.int64)  # this version of the cluster
 
     def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
         """The potential after less the potential before."""
-        self.slots.follow(cluster)
-        if cluster.version != self._version:
-            if more := len(cluster.nodes) - len(self._before):
-                self._before = np.pad(self._before, (0, more))
-            self._before[cluster.rows_changed_since(self._version)] = np.nan
-            self._version = cluster.version
-        unknown = found.rows[np.isnan(self._before[found.rows])]
-        if len(unknown):
-            self._before[unknown] = self._slots_worth(self.slots.fifths[unknown])
-        scores: Floats = self._slots_worth(self.slots.after(found)) - self._before[found.rows]
+        if more := len(cluster.nodes) - len(self._before):
+            self._before, self._seen = np.pad(self._before, (0, more)), np.pad(self._seen, (0, more))
+        is_first = np.ones(len(found.rows), np.bool_)  # of its row
+        np.not_equal(found.rows[1:], found.rows[:-1], out=is_first[1:])
+        rows, row_of = found.rows[is_first], is_first.cumsum() - 1
+        is_unknown = cluster.changed_at[rows] > self._seen[rows]
+        unknown = rows[is_unknown]
+        worth = self._slots_worth(self.slots.before_and_after(cluster, found, rows, row_of, is_unknown))
+        self._before[unknown], after = worth[: len(unknown)], worth[len(unknown) :]
+        self._seen[unknown] = cluster.version
+        scores: Floats = after - self._before[found.rows]
         if found.before.shape[1]:
             scores += WASTE * (self.worth[found.after] - self.worth[found.before]).sum(axis=1)
         if found.instances_left is not None:
             scores -= found.instances_left
         return scores
 
-    def _slots_worth(self, fifths: np.typing.NDArray[np.int32]) -> Floats:
-        worth: Floats = self._value[fifths + self._offset].sum(axis=1)
+    def _slots_worth(self, fifths: Fifths) -> Floats:
+        worth: Floats = self._value.take(fifths + self._offset).sum(axis=1)
         return worth

@@ -27,6 +27,7 @@ PARTS = (
     "telemetry",
     "partitions",
     "dra",
+    "placement",
 )
 
 

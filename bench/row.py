@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 
 class Row(NamedTuple):
-    """What was measured, the figure and the most that it may be, in the same unit (s, ms, loops, loops/s, MB, %, ×, /s
-    or pods)."""
+    """What was measured, the figure and the most that it may be, in the same unit (s, ms, loops, loops/s, MB, %,
+    points, ×, /s, pods or files)."""
 
     what: str
     figure: float

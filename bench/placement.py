@@ -1,10 +1,12 @@
-"""Placement: how much of the GPUs of real traces is allocated, and whom that leaves without a place.
+"""Placement: how much of the GPUs of real traces is allocated, whom that leaves without a place, and what is promised.
 
 By the FGD paper's method, with ten seeds, each against our own FGD with the same pods in the same order. A budget is
 the most that a figure may be: so what should be large is shown as what it lacks.
 """
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 from bench.row import Measure, Row
 from bench.traces import DEFAULT, OTHERS, missing, play
@@ -17,6 +19,8 @@ from gpuplane.placement.simulation.results import (
     spread,
 )
 from gpuplane.placement.simulation.scenario import Scenario
+from gpuplane.placement.simulation.workers import cores
+from tests.placement.histories import History
 
 PUBLISHED = 95.4
 """Percent that FGD allocates of the default trace's cluster at 130 % of arrivals, by the paper's artifact."""
@@ -27,6 +31,9 @@ AHEAD = 0.5
 """Points that each seed is ahead of FGD on the default trace."""
 WORSE = 1.0
 """Points of its pods that no class may lose."""
+
+HISTORIES = 100_000
+"""Of reservations."""
 
 ARRIVALS, DEPARTURES = Scenario(), Scenario(departures=True)
 
@@ -79,6 +86,31 @@ async def with_departures() -> list[Row]:
     return found
 
 
+async def reservations() -> list[Row]:
+    """reservations under random histories"""
+    with ProcessPoolExecutor(cores(), get_context("spawn")) as pool:
+        wrong = [each for each in pool.map(_history, range(HISTORIES), chunksize=500) if each]
+    how = f"{HISTORIES} histories: reserve, bind, expire, delete, restart, node gone, come or described anew"
+    return [
+        Row(
+            "histories of reservations that give out twice, or lose",
+            len(wrong),
+            0,
+            "histories",
+            wrong[0] if wrong else how,
+        )
+    ]
+
+
+def _history(seed: int) -> str:
+    """What is wrong with it."""
+    try:
+        History(seed).play()
+    except Exception as error:
+        return f"seed {seed}: {type(error).__name__} {error}"
+    return ""
+
+
 def _behind(what: str, fgd: Sequence[Run], ours: Sequence[Run]) -> Row:
     more = difference(ours, fgd)
     how = f"{spread(_allocated(fgd)).mean:.2f} to {spread(_allocated(ours)).mean:.2f} %; {_how(more)}"
@@ -107,4 +139,4 @@ def _how(more: Difference) -> str:
     return f"paired {more.mean:+.2f} ± {more.margin or 0:.2f} points (95 %), the worst seed {more.least:+.2f}"
 
 
-MEASURES: tuple[Measure, ...] = (default_trace, other_traces, with_departures)
+MEASURES: tuple[Measure, ...] = (default_trace, other_traces, with_departures, reservations)

@@ -231,9 +231,13 @@ class Cluster:
         self._log(row)
 
     def _moves(self, row: int, request: Request, placement: Placement) -> list["_Move"]:
-        """What a pod takes of which array."""
+        """What a pod takes of which array. Raises OverCommitted for what the node does not have."""
         node = self.nodes[row]
         assert node is not None
+        for each in (each for part in placement.shares for each in part):
+            is_there = 0 <= each.gpu < len(node.gpus) and (not each.profile or each.profile in self.profiles)
+            if not is_there or min(each.milli, each.memory_mib) < 0:
+                raise OverCommitted(f"node {node.name}: there is nothing such as {each}")
         moves: list[_Move] = [
             ("milli-CPU", self.cpu_free, row, request.cpu_milli, node.cpu_milli),
             ("MiB of memory", self.memory_free, row, request.memory_mib, node.memory_mib),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpuplane.placement.cluster import Cluster, Node
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies import POLICIES
-from gpuplane.placement.requests import Request
+from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
 from gpuplane.placement.simulation.fragmentation import Fragmentation, typical
 from gpuplane.placement.simulation.pods import Pod
 from gpuplane.placement.simulation.replay import Replay, capacity_milli, replay
@@ -125,6 +125,21 @@ def test_fragmentation_is_the_papers(seed: int) -> None:
         if there and random.random() < 0.3:
             cluster.give_back(*there.pop(random.randrange(len(there))))
         assert measure.milli() == pytest.approx(fragments(cluster, requests))
+
+
+def test_containers_of_one_pod() -> None:
+    """A GPU is of use that one of them fits into, where each of them has room."""
+    cluster = Cluster([node("n", 2)])
+    both = Request(0, 0, (GpuRequest(milli=800), GpuRequest(milli=300)))
+    measure = Fragmentation(cluster, {both: 1.0})
+    left = list[float]()
+    for milli in (600, 400):  # the second leaves nothing of that GPU
+        cluster.take(Request(), Placement("n", ((Share(0, milli),),)))
+        left.append(measure.milli())
+    cluster.take(Request(), Placement("n", ((Share(1, 500),),)))
+
+    assert left == [0, 0]  # 400 of GPU 0 are of use to the smaller
+    assert measure.milli() == 500  # the larger has no room any more
 
 
 def test_typical_requests_are_95_percent_of_the_pods() -> None:

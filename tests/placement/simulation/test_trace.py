@@ -97,4 +97,5 @@ def test_errors_are_bounded() -> None:
 def test_classes_are_by_gpus() -> None:
     """From the smallest to the largest."""
     assert [class_of(each) for each in read_pods(PODS, "pods.csv", SEEN)] == ["1", "shared", "cpu"]
+    assert class_of(Pod("two", Request(0, 0, (GpuRequest(milli=300), GpuRequest(milli=500))), 800)) == "shared"
     assert ordered(["10", "2", "shared", "2", "cpu"]) == ["cpu", "shared", "2", "10"]

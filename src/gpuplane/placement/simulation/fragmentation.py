@@ -3,7 +3,8 @@
 Source: USENIX ATC'23, and its simulator (pkg/utils/frag.go). Typical requests are the most frequent ones that make up
 95 % of the pods. A node's fragmentation is the mean over them, by frequency, of: all that is free of its GPUs where the
 request cannot run there (to one without a GPU they are of no use at all); else what is free of the GPUs that have too
-little left for it. It is a measure of every policy, so it is computed without any policy's code.
+little left for it. (Of several containers, the paper has none: each has to have room by itself, and a GPU is of use
+that one of them fits into.) It is a measure of every policy, so it is computed without any policy's code.
 """
 
 from collections import Counter
@@ -52,9 +53,10 @@ class Fragmentation:
         for request, frequency in self._requests.items():
             useful = np.zeros(len(rows), np.int64)
             if request.gpus:
-                [wanted] = request.gpus
-                fits = cluster.fits(rows, wanted)
-                runs = (fits.sum(axis=1) >= wanted.count) & (cluster.cpu_free[rows] >= request.cpu_milli)
+                runs, fits = cluster.cpu_free[rows] >= request.cpu_milli, np.zeros(free.shape, np.bool_)
+                for wanted in request.gpus:
+                    of_one = cluster.fits(rows, wanted)
+                    runs, fits = runs & (of_one.sum(axis=1) >= wanted.count), fits | of_one
                 useful = (free * fits).sum(axis=1) * runs
             fragments += frequency * (free.sum(axis=1) - useful)
         self._of_node[rows] = fragments

@@ -19,9 +19,9 @@ class Pod(Value):
 
 
 def class_of(pod: Pod) -> str:
-    """`cpu` (no GPU), `shared` (a part of one), or how many GPUs: `1`, `2`, `8`."""
+    """`cpu` (no GPU), `shared` (parts of GPUs), or how many GPUs: `1`, `2`, `8`."""
     count = sum(each.count for each in pod.request.gpus)
-    return WITHOUT_GPU if not count else SHARED if count == 1 and pod.demand_milli < WHOLE else str(count)
+    return WITHOUT_GPU if not count else SHARED if pod.demand_milli < WHOLE * count else str(count)
 
 
 def ordered(classes: Iterable[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Placement: how much of the GPUs of real traces is allocated, whom that leaves without a place, and what is promised.
 
-By the FGD paper's method, with ten seeds, each against our own FGD with the same pods in the same order. A budget is
-the most that a figure may be: so what should be large is shown as what it lacks.
+By the FGD paper's method, with ten seeds (five with departures), each against our own FGD with the same pods in the
+same order. A budget is the most that a figure may be: so what should be large is shown as what it lacks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -113,7 +113,8 @@ def _history(seed: int) -> str:
 
 def _behind(what: str, fgd: Sequence[Run], ours: Sequence[Run]) -> Row:
     more = difference(ours, fgd)
-    how = f"{spread(_allocated(fgd)).mean:.2f} to {spread(_allocated(ours)).mean:.2f} %; {_how(more)}"
+    theirs, found = spread(_allocated(fgd)), spread(_allocated(ours))
+    how = f"{theirs.mean:.2f} ± {theirs.sd:.2f} to {found.mean:.2f} ± {found.sd:.2f} %, {len(fgd)} seeds; {_how(more)}"
     return Row(what, -more.mean, 0, "points", how)
 
 

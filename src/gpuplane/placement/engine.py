@@ -32,6 +32,11 @@ class Engine:
 
     def choose(self, request: Request) -> Placement | None:
         """Where a pod goes; None where it fits nowhere. Nothing is taken by that."""
+        best = self.best(request)
+        return best and best[0]
+
+    def best(self, request: Request) -> tuple[Placement, float] | None:
+        """The same, and its score by the policy's present prices."""
         ranking = self._rank(request)
         if not len(ranking.values) or (best := ranking.values.max()) == -np.inf:
             return None
@@ -40,7 +45,7 @@ class Engine:
             row = int(ties[self._random.randrange(len(ties))])
         else:
             row = int(ranking.values.argmax())
-        return self._placement(request, row, ranking.gpus[row])
+        return self._placement(request, row, ranking.gpus[row]), float(best)
 
     def _placement(self, request: Request, row: int, gpus: npt.NDArray[np.uint16]) -> Placement:
         node = self.cluster.nodes[row]

@@ -40,6 +40,7 @@ class WastePrice:
 
     def __init__(self, workload: Workload | None = None) -> None:
         self.workload = Workload() if workload is None else workload
+        self.frequency: dict[RequestClass, float] = {}
         self._version = -1
         self._free_milli = 0
         self._pricing: Potential | None = None
@@ -50,14 +51,20 @@ class WastePrice:
             self._version = self.workload.version
             frequency = self.workload.classes(*usual_gpu(cluster))
             self._worth = waste_prices(_share_demand(frequency))
-            self._frequency = merge_alike(with_large(frequency))
-            self._slots = Slots(list(self._frequency))
+            self.frequency = merge_alike(with_large(frequency))
+            self._slots = Slots(list(self.frequency))
             self._pricing = None
         free = free_milli(cluster)
         if self._pricing is None or abs(free - self._free_milli) > MOVED * self._free_milli:
             self._free_milli = free
-            self._pricing = Potential(self._worth, self._slots, weights(cluster, self._slots, self._frequency))
+            self._pricing = Potential(self._worth, self._slots, weights(cluster, self._slots, self.frequency))
         return self._pricing
+
+
+def pricing_to_make_room(policy: WastePrice, cluster: Cluster) -> "Potential":
+    """The potential by which to look for room that there is not, for the workload of a policy."""
+    now = policy.refresh(cluster)
+    return Potential(now.worth, now.slots, weights(cluster, now.slots, policy.frequency, makes_room=True))
 
 
 def free_milli(cluster: Cluster) -> int:
@@ -98,13 +105,16 @@ def merge_alike(frequency: dict[RequestClass, float]) -> dict[RequestClass, floa
     return found
 
 
-def weights(cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float]) -> Floats:
-    """What a slot of each class counts: 0 where there is none left, so that what cannot run does not decide."""
+def weights(
+    cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float], *, makes_room: bool = False
+) -> Floats:
+    """What a slot of each class counts: 0 where there is none left, so that what cannot run does not decide. With
+    `makes_room` as much as can be: room for those is what is looked for."""
     found, totals = np.zeros(len(slots.classes)), slots.totals(cluster)
     milli, cpu = free_milli(cluster), int(cluster.cpu_free.sum())
     for index, each in enumerate(slots.classes):
         count = float(totals[index]) / FIFTHS
-        if not count:
+        if not count and not makes_room:
             continue
         use = each.gpus * each.milli * count if each.gpus else each.cpu_milli * count * milli / max(cpu, 1)
         scarcity = min(SCARCEST, max(1.0, milli / max(use, 1e-9)) ** 2)

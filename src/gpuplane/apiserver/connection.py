@@ -22,7 +22,7 @@ import random
 import threading
 import time
 from collections.abc import AsyncIterator, Generator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -74,6 +74,14 @@ class ApiServerError(Exception):
     def __init__(self, reason: str, code: int = 0, conflicts: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(reason)
         self.code, self.conflicts = code, conflicts
+
+
+class _AnswerTooLarge(ApiServerError):
+    """An answer has more bytes than are read."""
+
+
+class _ListExpired(ApiServerError):
+    """The version that the pages of a list are of is forgotten."""
 
 
 class Metadata(msgspec.Struct):
@@ -244,6 +252,44 @@ async def list_objects(client: httpx2.AsyncClient, path: str, fields: str) -> Ob
         page = {"limit": f"{PAGE}", "continue": found.metadata.continue_token}
 
 
+async def list_pages(client: httpx2.AsyncClient, path: str, shape: type[T], fields: str = "", most: int = 0) -> list[T]:
+    """The objects of a large collection, each decoded into a struct that has some of its fields. Raises Away, also for
+    more than `most` objects (0: any number).
+
+    A page that is too large is asked for again in smaller ones. A list that has expired (410) begins anew, twice.
+    """
+    for _ in range(2):
+        with suppress(_ListExpired):
+            return await _list_pages(client, path, shape, fields, most)
+    return await _list_pages(client, path, shape, fields, most)
+
+
+async def _list_pages(client: httpx2.AsyncClient, path: str, shape: type[T], fields: str, most: int) -> list[T]:
+    items, limit, following = list[T](), PAGE, ""
+    while True:
+        parameters = {"limit": f"{limit}", **({"fieldSelector": fields} if fields else {})}
+        if following:
+            parameters["continue"] = following
+        request = client.build_request("GET", path, params=parameters, headers={"Accept": JSON})
+        try:
+            async with _within_deadline(client), _open_response(client, request) as answer:
+                found = msgspec.json.decode(await _read_body(answer), type=ListOf[shape])  # type: ignore[valid-type]
+        except _AnswerTooLarge:
+            if limit == 1:
+                raise
+            limit = max(limit // 4, 1)
+            continue
+        except ApiServerError as error:
+            if error.code == httpx2.codes.GONE and following:
+                raise _ListExpired(f"{error}", error.code) from None
+            raise
+        items += found.items
+        if most and len(items) > most:
+            raise ApiServerError(f"{client.base_url} has more than {most} objects at {path}")
+        if not (following := found.metadata.continue_token):
+            return items
+
+
 async def list_whole(client: httpx2.AsyncClient, path: str, fields: str, shape: type[T]) -> ListOf[T]:
     """The objects of a small collection, each decoded into a struct that has some of its fields. Raises Away."""
     request = client.build_request("GET", path, params={"fieldSelector": fields}, headers={"Accept": JSON})
@@ -392,7 +438,7 @@ async def _read_body(answer: httpx2.Response) -> bytes:
         content += piece
         total += max(len(piece), SMALLEST_PIECE)
         if total > LARGEST_ANSWER:
-            raise ApiServerError(
+            raise _AnswerTooLarge(
                 f"{_url(answer)} answers with more than {LARGEST_ANSWER >> 20} MiB: is it an API server?"
             )
     return bytes(content)

@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuplane.placement.cluster import Booleans, Cluster, Integers
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
+from gpuplane.placement.within import place_within
 
 
 class Candidates(NamedTuple):
@@ -31,11 +32,13 @@ class Candidates(NamedTuple):
 
 
 def candidates(cluster: Cluster, request: Request, rows: Integers, prefer_free: bool = False) -> Candidates:
-    """Where among these rows a request with GPUs of one container at most could go."""
+    """Where among these rows a request could go."""
     rows = rows[cluster.has_room(rows, request)]
     if not request.gpus:
         nothing = np.zeros((len(rows), 0), np.int64)
         return Candidates(rows, nothing, nothing, nothing, cluster.cpu_free[rows] - request.cpu_milli)
+    if len(request.gpus) > 1:
+        return _of_several(cluster, request, rows)
     [wanted] = request.gpus
     fits = cluster.fits(rows, wanted)
     enough = fits.any(axis=1) if wanted.count == 1 else fits.sum(axis=1) >= wanted.count
@@ -53,6 +56,25 @@ def candidates(cluster: Cluster, request: Request, rows: Integers, prefer_free: 
     if wanted.linked == "required" and is_linked is not None:
         found = Candidates(*(None if each is None else each[is_linked] for each in found))  # type: ignore[arg-type]
     return found
+
+
+def _of_several(cluster: Cluster, request: Request, rows: Integers) -> Candidates:
+    """For the GPUs of several containers: one place on each node, as `place_within` finds it. A GPU that two of them
+    have is counted where it comes first; where it comes again it is as one that is not usable, before and after."""
+    for wanted in request.gpus:
+        rows = rows[cluster.fits(rows, wanted).sum(axis=1) >= wanted.count]
+    found = [(row, place) for row in rows.tolist() if (place := place_within(cluster, row, request)) is not None]
+    shares = [[share for part in place.shares for share in part] for _, place in found]
+    rows = np.array([row for row, _ in found], np.int64)
+    gpus = np.array([[share.gpu for share in each] for each in shares], np.int64)
+    gpus = gpus.reshape(len(found), sum(each.count for each in request.gpus))
+    before, after = np.full_like(gpus, -1), np.full_like(gpus, -1)
+    for index, (row, each) in enumerate(zip(rows.tolist(), shares, strict=True)):
+        for gpu in dict.fromkeys(share.gpu for share in each):
+            column = next(column for column, share in enumerate(each) if share.gpu == gpu)
+            before[index, column] = cluster.room[row, gpu]
+            after[index, column] = cluster.room_after(row, gpu, [share for share in each if share.gpu == gpu])
+    return Candidates(rows, gpus, before, after, cluster.cpu_free[rows] - request.cpu_milli)
 
 
 def _room_after(cluster: Cluster, wanted: GpuRequest, rows: Integers, before: Integers) -> Integers:

@@ -19,7 +19,8 @@ Booleans = npt.NDArray[np.bool_]
 class Gpu(Value):
     """A GPU of a node. `unit_milli`: of one id that the node offers for it. `link_group`: GPUs of one node with one
     number reach each other by NVLink; 0: by PCIe alone. `profiles`: MIG devices by profile; a GPU with MIG on is not
-    given out whole. `code`: why it is given to nobody; "" for none."""
+    given out whole. `resource`: the name by which the node offers it; "": not known. `code`: why it is given to nobody;
+    "" for none."""
 
     id: str
     model: str = ""
@@ -28,6 +29,7 @@ class Gpu(Value):
     link_group: int = 0
     is_partitioned: bool = False
     profiles: Mapping[str, int] = {}
+    resource: str = ""
     code: str = ""
 
 
@@ -57,6 +59,7 @@ class Cluster:
         self.nodes: list[Node | None] = []  # None: the row of a node that has gone
         self.rows: dict[str, int] = {}
         self.models: dict[str, int] = {"": 0}  # model → its number
+        self.resources: dict[str, int] = {"": 0}  # resource → its number
         self.profiles: dict[str, int] = {}  # MIG profile → its column in `instances_free`
         self.cpu_milli = np.zeros(0, np.int64)
         self.cpu_free = np.zeros(0, np.int64)
@@ -69,6 +72,7 @@ class Cluster:
         self.gpu_memory_free = np.zeros((0, 0), np.int64)
         self.unit_milli = np.zeros((0, 0), np.int64)
         self.model = np.zeros((0, 0), np.int64)
+        self.resource = np.zeros((0, 0), np.int64)
         self.link_group = np.zeros((0, 0), np.int64)
         self.is_usable = np.zeros((0, 0), np.bool_)  # there, well, and not partitioned
         self.is_partitioned = np.zeros((0, 0), np.bool_)  # there, well, and offered as MIG devices
@@ -182,6 +186,8 @@ class Cluster:
             found = self.is_usable[rows] & (self.milli_free[rows] >= milli) & (self.gpu_memory_free[rows] >= memory)
         if wanted.models:
             found &= self.has_model(rows, wanted.models)
+        if wanted.resource and not wanted.profile:
+            found &= self.resource[rows] == self.resources.get(wanted.resource, -1)
         if wanted.ids:
             found &= self._has_id(rows, wanted.ids)
         return found
@@ -258,14 +264,20 @@ class Cluster:
             moves.append(("MIG devices", self.instances_free, place, amount, whole))
         return moves
 
+    def room_after(self, row: int, gpu: int, shares: Iterable[Share] = ()) -> int:
+        """The largest `milli` that fits on a GPU when these shares of it are taken, too: its time is free, and its
+        memory, rounded down as `needs` does it. -1: it is not usable."""
+        if not self.is_usable[row, gpu]:
+            return -1
+        taken = [*shares]
+        room = int(self.milli_free[row, gpu]) - sum(each.milli for each in taken)
+        if total := int(self.gpu_memory_mib[row, gpu]):
+            memory = int(self.gpu_memory_free[row, gpu]) - sum(each.memory_mib for each in taken)
+            room = min(room, ((memory + 1) * WHOLE - 1) // total)
+        return room
+
     def _measure_room(self, row: int, gpu: int) -> None:
-        """The largest `milli` that fits: its time is free, and its memory, rounded down as `needs` does it."""
-        room = -1
-        if self.is_usable[row, gpu]:
-            room = int(self.milli_free[row, gpu])
-            if total := int(self.gpu_memory_mib[row, gpu]):
-                room = min(room, ((int(self.gpu_memory_free[row, gpu]) + 1) * WHOLE - 1) // total)
-        self.room[row, gpu] = room
+        self.room[row, gpu] = self.room_after(row, gpu)
 
     def _log(self, row: int, *, inventory: bool = False) -> None:
         self.version += 1
@@ -284,6 +296,7 @@ class Cluster:
         """Make room for its GPUs, models and profiles."""
         for gpu in node.gpus:
             self.models.setdefault(gpu.model, len(self.models))
+            self.resources.setdefault(gpu.resource, len(self.resources))
             for profile in gpu.profiles:
                 self.profiles.setdefault(profile, len(self.profiles))
         self._grow(1, len(node.gpus) - self.milli_free.shape[1])
@@ -317,6 +330,7 @@ class Cluster:
             self.gpu_memory_mib[row, index] = self.gpu_memory_free[row, index] = gpu.memory_mib
             self.unit_milli[row, index] = gpu.unit_milli
             self.model[row, index] = self.models[gpu.model]
+            self.resource[row, index] = self.resources[gpu.resource]
             self.link_group[row, index] = gpu.link_group
             self.is_usable[row, index] = not gpu.code and not gpu.is_partitioned
             self.is_partitioned[row, index] = not gpu.code and gpu.is_partitioned

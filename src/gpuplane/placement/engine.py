@@ -5,6 +5,7 @@ a decision looks at some nodes by the new prices beside the old ones, until all 
 """
 
 from collections import OrderedDict
+from itertools import islice
 from random import Random
 
 import numpy as np
@@ -50,7 +51,11 @@ class Engine:
     def _placement(self, request: Request, row: int, gpus: npt.NDArray[np.uint16]) -> Placement:
         node = self.cluster.nodes[row]
         assert node is not None
-        shares = tuple(tuple(self.cluster.share_of(row, int(gpu), wanted) for gpu in gpus) for wanted in request.gpus)
+        left = iter(gpus.tolist())
+        shares = tuple(
+            tuple(self.cluster.share_of(row, gpu, wanted) for gpu in islice(left, wanted.count))
+            for wanted in request.gpus
+        )
         return Placement(node.name, shares)
 
     def _rank(self, request: Request) -> "_Ranking":

@@ -24,7 +24,8 @@ class GpuRequest(Value):
     - `units`: that many ids of what the node offers for it (1 for a whole GPU, one of its replicas where it is shared).
     - `profile`: a MIG device of this profile ("1g.10gb").
 
-    `models`, `ids`: only GPUs of these models, or with these UUIDs; empty: any.
+    `models`, `ids`: only GPUs of these models, or with these UUIDs; empty: any. `resource`: only GPUs that the node
+    offers by this resource name; "": by any.
     """
 
     count: int = 1
@@ -35,6 +36,7 @@ class GpuRequest(Value):
     profile: str = ""
     models: frozenset[str] = frozenset()
     ids: frozenset[str] = frozenset()
+    resource: str = ""
     linked: Linked = "preferred"
 
     @property

@@ -1,0 +1,207 @@
+"""A Node of the API as a node to place pods on: by the annotation `gpuplane.io/gpus`, else by NVIDIA's labels.
+
+The labels say how many GPUs of one model there are, and the capacity how many ids a resource has. So of a node without
+the annotation these are assumed: all GPUs are alike; each is shared in the same way; where fewer ids are allocatable
+than there are, the last GPUs are sick; MIG devices are spread evenly over the GPUs that are not whole; all GPUs reach
+each other the same way.
+
+A device that is given out like a GPU counts as one: a MIG device under `nvidia.com/gpu` (the strategy "single") is a
+GPU of its own, with its own memory.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpuplane.core.reports.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, decode_node_gpus
+from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
+from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice
+from gpuplane.placement.cluster import Gpu, Node
+from gpuplane.placement.kubernetes.objects import MIB, MILLI, ApiNode, Resources, amount_of
+from gpuplane.placement.requests import WHOLE
+
+SHARED_RESOURCE = f"{GPU_RESOURCE}.shared"
+"""As the device plugin names shares where `renameByDefault` is set."""
+ALIYUN_MEMORY, ALIYUN_COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+MOST_GIB = 100
+"""A GPU with more units of `aliyun.com/gpu-mem` counts them in MiB (kubectl-inspect-gpushare, cmd/inspect)."""
+NODE_TAINTS = "node.kubernetes.io/"
+"""Taints by which Kubernetes keeps all pods from a node that is not ready, or is closed."""
+KEEPS_AWAY = ("NoSchedule", "NoExecute")
+NOT_OFFERED, NOT_ALLOCATABLE = "not-offered", "not-allocatable"
+"""Codes of GPUs: no resource stands for it; fewer ids are allocatable than there are."""
+MOST_GPUS = 256
+"""Of one node. What a label or capacity says beyond that is not believed."""
+
+
+class SeenNode(NamedTuple):
+    """A Node that was read. `told`: what its annotation says; None: it has none that can be read, and `problem` says
+    why, if it has one. `devices`: the index of a device in the annotation → its place among the node's GPUs."""
+
+    node: Node
+    told: NodeGpus | None = None
+    devices: Mapping[str, int] = {}
+    problem: str = ""
+
+
+def read_node(api: ApiNode) -> SeenNode:
+    """What a Node has for pods. It never raises: what cannot be read is as if it were not there."""
+    node = _without_gpus(api)
+    text = (api.metadata.annotations or {}).get(ANNOTATION)
+    problem = ""
+    if text:
+        try:
+            told = decode_node_gpus(text)
+        except ValueError as error:
+            problem = f"{error}"
+        else:
+            if not {"gpus", "mig"} & set(told.cut):
+                return _by_annotation(node, told)
+            problem = f"annotation {ANNOTATION} does not say all GPUs: it would be too long"
+    return SeenNode(node.but(gpus=_by_labels(api)), problem=problem)
+
+
+def _without_gpus(api: ApiNode) -> Node:
+    have = {**(api.status.capacity or {}), **(api.status.allocatable or {})}
+    taints = [each for each in api.spec.taints or () if each.effect in KEEPS_AWAY]
+    return Node(
+        name=api.metadata.name,
+        cpu_milli=amount_of(have, "cpu", MILLI, "down"),
+        memory_mib=amount_of(have, "memory", MIB, "down"),
+        labels=api.metadata.labels or {},
+        is_schedulable=not api.spec.unschedulable and not any(each.key.startswith(NODE_TAINTS) for each in taints),
+    )
+
+
+def model_name(text: str) -> str:
+    """A model as the label `nvidia.com/gpu.product` spells it: other than the driver, it has no spaces."""
+    return "-".join(text.split())
+
+
+def profile_name(resource: str) -> str:
+    """The profile that a resource stands for: "nvidia.com/mig-1g.10gb.me" for "1g.10gb+me"."""
+    profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
+    size, memory, attributes = profile.partition("gb")
+    return size + memory + attributes.replace(".", "+")
+
+
+def _by_annotation(node: Node, told: NodeGpus) -> SeenNode:
+    gpus, devices = list[Gpu](), dict[str, int]()
+    for each in told.gpus:
+        singles = [device for device in each.mig if device.resource is not None and _is_single(device)]
+        if singles:
+            for device in singles:
+                devices[device.index] = len(gpus)
+                gpus.append(_single(each, device))
+            continue
+        devices[each.index] = len(gpus)
+        devices |= {device.index: len(gpus) for device in each.mig}
+        gpus.append(_gpu(each))
+    if told.state not in GIVEN_OUT_STATES:
+        gpus = [each.but(code=each.code or told.code or told.state) for each in gpus]
+    return SeenNode(node.but(gpus=tuple(gpus)), told, devices)
+
+
+def _is_single(device: NodeMigDevice) -> bool:
+    """Whether it is offered as a GPU, and not by its profile."""
+    return device.resource is not None and not device.resource.name.startswith(MIG_RESOURCE_PREFIX)
+
+
+def _code(device: NodeGpu | NodeMigDevice) -> str:
+    """Why nobody gets it; "" for no reason."""
+    return "" if device.state in GIVEN_OUT_STATES else device.code or device.state
+
+
+def _gpu(each: NodeGpu) -> Gpu:
+    profiles = Counter[str]()
+    for device in each.mig:
+        if device.resource is not None and not _code(device):
+            profiles[device.profile] += device.ids
+    resource = each.resource
+    is_offered = bool(each.mig) or (resource is not None and each.ids > 0)
+    shares_memory = resource is not None and resource.share_mib > 0
+    return Gpu(
+        id=each.uuid,
+        model=model_name(each.model),
+        memory_mib=resource.share_mib * each.ids if resource is not None and shares_memory else each.memory_mib,
+        unit_milli=WHOLE // max(each.ids, 1) if not shares_memory else WHOLE,
+        is_partitioned=bool(each.mig),
+        profiles=dict(profiles),
+        resource=resource.name if resource is not None else "",
+        code=_code(each) or ("" if is_offered else NOT_OFFERED),
+    )
+
+
+def _single(gpu: NodeGpu, device: NodeMigDevice) -> Gpu:
+    """A MIG device that is offered as a GPU, by the name that NVIDIA's tools once had for it."""
+    assert device.resource is not None
+    return Gpu(
+        id=f"MIG-{gpu.uuid}/{device.gpu_instance}/{device.compute_instance}",
+        model=f"{model_name(gpu.model)}-MIG-{device.profile}",
+        unit_milli=WHOLE // max(device.ids, 1),
+        resource=device.resource.name,
+        code=_code(gpu) or _code(device),
+    )
+
+
+def _by_labels(api: ApiNode) -> tuple[Gpu, ...]:
+    labels, name = api.metadata.labels or {}, api.metadata.name
+    capacity, allocatable = api.status.capacity or {}, api.status.allocatable
+    if not (count := amount_of(capacity, GPU_RESOURCE)) and not amount_of(capacity, SHARED_RESOURCE):
+        if shared := amount_of(capacity, ALIYUN_MEMORY):
+            return _by_memory(name, labels, shared, amount_of(capacity, ALIYUN_COUNT))
+        if not any(each.startswith(MIG_RESOURCE_PREFIX) for each in capacity):
+            return ()
+    resource = GPU_RESOURCE if count else SHARED_RESOURCE
+    ids = amount_of(capacity, resource)
+    well = ids if allocatable is None else min(ids, amount_of(allocatable, resource))
+    of_each, whole = _share(labels, ids)
+    model = model_name(labels.get("nvidia.com/gpu.product", "")).removesuffix("-SHARED")
+    memory = _number(labels, "nvidia.com/gpu.memory")
+    units = Gpu("", model, memory, WHOLE // of_each, resource=resource)
+    gpus = [
+        units.but(id=f"{name}/{place}", code="" if (place + 1) * of_each <= well else NOT_ALLOCATABLE)
+        for place in range(whole)
+    ]
+    profiles = {
+        profile_name(each): amount_of(allocatable or capacity, each)
+        for each in capacity
+        if each.startswith(MIG_RESOURCE_PREFIX)
+    }
+    if profiles:
+        count = min(max(_number(labels, "nvidia.com/gpu.count") - whole, 1), MOST_GPUS)
+        for place in range(count):
+            mine = {profile: number // count + (place < number % count) for profile, number in profiles.items()}
+            gpus.append(Gpu(f"{name}/{whole + place}", model, memory, is_partitioned=True, profiles=mine))
+    return tuple(gpus)
+
+
+def _share(labels: Mapping[str, str], ids: int) -> tuple[int, int]:
+    """(ids that stand for each GPU, GPUs). `nvidia.com/gpu.count` does not count MIG devices under `nvidia.com/gpu`
+    apart: then it is their number."""
+    replicas, count = _number(labels, "nvidia.com/gpu.replicas"), _number(labels, "nvidia.com/gpu.count")
+    if replicas <= 1 and count and ids > count and ids % count == 0:
+        replicas = ids // count  # a plugin that shares and does not say so in labels
+    replicas = min(max(replicas, 1), WHOLE)
+    return replicas, min(ids // replicas, MOST_GPUS)
+
+
+def _by_memory(name: str, labels: Mapping[str, str], shared: int, count: int) -> tuple[Gpu, ...]:
+    """GPUs of gpushare's device plugin, which are all taken for as large as the first."""
+    count = min(max(count, 1), MOST_GPUS)
+    memory = shared // count * (1 if shared // count > MOST_GIB else 1024)
+    model = model_name(labels.get("nvidia.com/gpu.product", ""))
+    return tuple(Gpu(f"{name}/{place}", model, memory, resource=ALIYUN_MEMORY) for place in range(count))
+
+
+def aliyun_unit_mib(nodes: Mapping[str, Resources]) -> int:
+    """MiB in each unit of `aliyun.com/gpu-mem`, as the cluster's nodes count it; by `name → capacity`."""
+    for capacity in nodes.values():
+        if shared := amount_of(capacity, ALIYUN_MEMORY):
+            return 1 if shared // max(amount_of(capacity, ALIYUN_COUNT), 1) > MOST_GIB else 1024
+    return 1024
+
+
+def _number(labels: Mapping[str, str], name: str) -> int:
+    text = labels.get(name, "")
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0

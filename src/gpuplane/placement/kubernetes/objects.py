@@ -1,0 +1,122 @@
+"""The fields of Nodes and Pods that are read (k8s.io/api/core/v1), and the amounts in them. Others are not decoded."""
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Literal
+
+import msgspec
+
+from gpuplane.core.dra.quantities import parse_quantity
+
+MIB = 1 << 20
+MILLI = Fraction(1, 1000)
+LARGEST = 1 << 40
+"""What is more counts as that: amounts are added in 64 bits."""
+Amount = str | int | float
+Resources = Mapping[str, Amount]
+
+
+class OwnerReference(msgspec.Struct):
+    """Who made an object."""
+
+    kind: str = ""
+    controller: bool = False
+
+
+class ObjectMetadata(msgspec.Struct, rename="camel"):
+    """Of a Node or a Pod."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    labels: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+class Taint(msgspec.Struct):
+    """What keeps pods from a node."""
+
+    key: str = ""
+    effect: str = ""
+
+
+class NodeSpec(msgspec.Struct):
+    """Whether pods may go there."""
+
+    unschedulable: bool = False
+    taints: list[Taint] | None = None
+
+
+class NodeStatus(msgspec.Struct):
+    """What the node has, and what of it pods may have."""
+
+    capacity: Resources | None = None
+    allocatable: Resources | None = None
+
+
+class ApiNode(msgspec.Struct):
+    """A Node."""
+
+    metadata: ObjectMetadata
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class ResourceRequirements(msgspec.Struct):
+    """What a container asks for. Of extended resources the two are the same."""
+
+    requests: Resources | None = None
+    limits: Resources | None = None
+
+
+class Container(msgspec.Struct, rename="camel"):
+    """A container; as an init container with `restartPolicy` Always it is a sidecar."""
+
+    name: str = ""
+    resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
+    restart_policy: str | None = None
+
+    def amounts(self) -> Resources:
+        """What it asks for: where it does not say so, its limit (apiserver's defaults)."""
+        return {**(self.resources.limits or {}), **(self.resources.requests or {})}
+
+
+class PodSpec(msgspec.Struct, rename="camel"):
+    """What a pod asks for, and the node that it is bound to."""
+
+    containers: list[Container] = []
+    init_containers: list[Container] | None = None
+    node_name: str | None = None
+    node_selector: Mapping[str, str] | None = None
+    priority: int | None = None
+    overhead: Resources | None = None
+
+
+class PodStatus(msgspec.Struct):
+    """Whether it has ended."""
+
+    phase: str = ""
+
+
+class ApiPod(msgspec.Struct):
+    """A Pod."""
+
+    metadata: ObjectMetadata
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it holds nothing any more. A pod that is being deleted still holds what it has."""
+        return self.status.phase in ("Succeeded", "Failed")
+
+
+def amount_of(resources: Resources, name: str, per: Fraction | int = 1, rounded: Literal["up", "down"] = "up") -> int:
+    """A resource as a whole number of units of `per`; 0 where it is not named, or is no amount."""
+    found = parse_quantity(f"{resources.get(name, '')}")
+    if found is None or found <= 0:
+        return 0
+    number = Fraction(found) / per
+    return min(math.ceil(number) if rounded == "up" else math.floor(number), LARGEST)

@@ -1,0 +1,51 @@
+"""A pod, as placement knows it: what it asks for, and where it is."""
+
+from gpuplane.model.placement import PlacedContainer, PlacedGpu, PodPlacement
+from gpuplane.model.value import Value
+from gpuplane.placement.cluster import Node
+from gpuplane.placement.requests import Placement, Request
+
+
+class Pod(Value):
+    """A pod, and its place once it has one.
+
+    `name`: "namespace/name". `containers`: the names of those that `request.gpus` is for, in its order.
+    `can_move`: whether it would start again elsewhere if it were ended here. `is_assumed`: nobody says which GPUs it
+    has; its place is a guess. `taken`: what counts as taken by it, where its node has less than its pods ask; None: all
+    that it asks for.
+    """
+
+    uid: str
+    name: str
+    request: Request
+    containers: tuple[str, ...] = ()
+    priority: int = 0
+    placement: Placement | None = None
+    can_move: bool = True
+    is_assumed: bool = False
+    taken: Request | None = None
+
+    @property
+    def held(self) -> Request:
+        """What counts as taken of its node's CPU and memory."""
+        return self.request if self.taken is None else self.taken
+
+    @property
+    def gpu_milli(self) -> int:
+        """Milli-GPU that it has; 0 without a place."""
+        return sum(share.milli for part in (self.placement.shares if self.placement else ()) for share in part)
+
+
+def tell_placement(pod: Pod, node: Node) -> PodPlacement:
+    """The place of a pod as its node's agent is told of it: by the names of containers and the UUIDs of GPUs."""
+    gpus = dict[str, list[PlacedGpu]]()
+    placement = pod.placement
+    assert placement is not None and placement.node == node.name
+    for name, part in zip(pod.containers, placement.shares, strict=True):
+        gpus.setdefault(name, []).extend(
+            PlacedGpu(node.gpus[share.gpu].id, share.milli, share.memory_mib, share.profile)
+            if not share.profile
+            else PlacedGpu(node.gpus[share.gpu].id, profile=share.profile)
+            for share in part
+        )
+    return PodPlacement(pod.uid, node.name, tuple(PlacedContainer(name, tuple(each)) for name, each in gpus.items()))

@@ -1,0 +1,123 @@
+"""Whether a pod fits on one node, and where: exact, also for several containers that want GPUs each.
+
+Containers of a pod may have shares of one GPU; the GPUs of one container are different ones. The search tries the
+fullest GPUs first, and of those that are alike one. It gives up after `STEPS`: a pod that is not found a place by then
+counts as one that does not fit. A node of 16 GPUs needs far fewer.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
+
+STEPS = 20_000
+"""Sets of GPUs that are tried for one pod on one node."""
+
+
+def place_within(cluster: Cluster, row: int, request: Request) -> Placement | None:
+    """A place on the node of this row; None where the request does not fit there."""
+    node = cluster.nodes[row]
+    if node is None or not cluster.has_room(np.asarray([row]), request)[0]:
+        return None
+    found = _Search(cluster, row, request.gpus).run() if request.gpus else ()
+    return None if found is None else Placement(node.name, found)
+
+
+class _Search:
+    """The GPUs of one node while parts of a request are tried on them."""
+
+    def __init__(self, cluster: Cluster, row: int, parts: Sequence[GpuRequest]) -> None:
+        rows = np.asarray([row])
+        self.parts = parts
+        self.fits = [cluster.fits(rows, each)[0].tolist() for each in parts]
+        self.needs = [[amount[0].tolist() for amount in cluster.needs(rows, each)] for each in parts]
+        self.milli: list[int] = cluster.milli_free[row].tolist()
+        self.memory: list[int] = cluster.gpu_memory_free[row].tolist()
+        self.groups: list[int] = cluster.link_group[row].tolist()
+        self.columns = [cluster.profiles.get(each.profile, -1) for each in parts]
+        self.instances: list[list[int]] = cluster.instances_free[row].tolist()
+        self.chosen: list[Sequence[int]] = [()] * len(parts)
+        self.steps = STEPS
+        self.order = sorted(range(len(parts)), key=self._rank)
+
+    def _rank(self, part: int) -> tuple[int, int, int]:
+        """The part with the fewest choices first: how many GPUs it has to spare, then the largest."""
+        spare = sum(self.fits[part]) - self.parts[part].count
+        return spare, -max(self.needs[part][0], default=0), part
+
+    def run(self) -> tuple[tuple[Share, ...], ...] | None:
+        if not self._place(0):
+            return None
+        return tuple(
+            tuple(
+                Share(gpu, self.needs[part][0][gpu], self.needs[part][1][gpu], self.parts[part].profile)
+                for gpu in sorted(gpus)
+            )
+            for part, gpus in enumerate(self.chosen)
+        )
+
+    def _place(self, place: int) -> bool:
+        if place == len(self.order):
+            return True
+        part = self.order[place]
+        for gpus in self._sets(part):
+            self.steps -= 1
+            if self.steps < 0:
+                return False
+            self._move(part, gpus, -1)
+            self.chosen[part] = gpus
+            if self._place(place + 1):
+                return True
+            self._move(part, gpus, 1)
+        return False
+
+    def _move(self, part: int, gpus: Sequence[int], sign: int) -> None:
+        milli, memory = self.needs[part]
+        for gpu in gpus:
+            self.milli[gpu] += sign * milli[gpu]
+            self.memory[gpu] += sign * memory[gpu]
+            if self.columns[part] >= 0:
+                self.instances[gpu][self.columns[part]] += sign
+
+    def _sets(self, part: int) -> Iterator[list[int]]:
+        """The sets of GPUs that this part could have now; linked ones first, if it wants them so."""
+        wanted = self.parts[part]
+        fitting = [gpu for gpu in range(len(self.milli)) if self._has_room(part, gpu)]
+        if wanted.count > 1 and wanted.linked != "any":
+            for group in sorted({self.groups[gpu] for gpu in fitting} - {0}):
+                yield from self._choose([gpu for gpu in fitting if self.groups[gpu] == group], wanted.count)
+            if wanted.linked == "required" and any(self.groups):
+                return
+        yield from self._choose(fitting, wanted.count)
+
+    def _has_room(self, part: int, gpu: int) -> bool:
+        if not self.fits[part][gpu]:
+            return False
+        if self.columns[part] >= 0:
+            return self.instances[gpu][self.columns[part]] > 0
+        milli, memory = self.needs[part]
+        return bool(self.milli[gpu] >= milli[gpu] and self.memory[gpu] >= memory[gpu])
+
+    def _choose(self, gpus: Sequence[int], count: int) -> Iterator[list[int]]:
+        """So many of these GPUs, of those that are alike always the first ones; the fullest first."""
+        alike = dict[tuple[object, ...], list[int]]()
+        for gpu in sorted(gpus, key=lambda each: (self.milli[each], sum(self.instances[each]), each)):
+            key = (
+                self.milli[gpu], self.memory[gpu], self.groups[gpu], *self.instances[gpu],
+                *(fits[gpu] for fits in self.fits), *(amount[gpu] for needs in self.needs for amount in needs),
+            )  # fmt: skip
+            alike.setdefault(key, []).append(gpu)
+        yield from _combine(list(alike.values()), count)
+
+
+def _combine(classes: Sequence[Sequence[int]], count: int) -> Iterator[list[int]]:
+    """`count` members: as many as can be of the first class, then fewer of it."""
+    if count == 0:
+        yield []
+    elif sum(map(len, classes)) >= count:
+        first, *others = classes
+        for number in range(min(len(first), count), -1, -1):
+            for rest in _combine(others, count - number):
+                yield [*first[:number], *rest]

@@ -1,0 +1,176 @@
+"""Nodes and Pods as one picture: who has what, who waits, and what does not agree."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.core.reports.nodeannotation import ANNOTATION, encode_node_gpus
+from gpuplane.model.nodegpus import Holding, NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
+from gpuplane.model.pod import PodRef
+from gpuplane.placement.engine import Engine
+from gpuplane.placement.kubernetes.cluster import SeenCluster, read_cluster
+from gpuplane.placement.kubernetes.objects import ApiNode, ApiPod
+from gpuplane.placement.pods import tell_placement
+from gpuplane.placement.policies import POLICIES
+
+GPU, MIG = OfferedResource("nvidia.com/gpu"), OfferedResource("nvidia.com/mig-1g.10gb")
+
+
+def node(name: str, gpus: int = 2, told: NodeGpus | None = None) -> dict[str, Any]:
+    annotations = {} if told is None else {ANNOTATION: encode_node_gpus(told)}
+    capacity = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": f"{gpus}"}
+    return {"metadata": {"name": name, "annotations": annotations}, "status": {"capacity": capacity}}
+
+
+def pod(name: str, gpus: int = 1, on: str = "", phase: str = "Running", **spec: Any) -> dict[str, Any]:
+    amounts = {"cpu": "1", "memory": "1Gi", **({"nvidia.com/gpu": f"{gpus}"} if gpus else {})}
+    return {
+        "metadata": {"name": name, "namespace": "d", "uid": f"uid-{name}"},
+        "spec": {"containers": [{"name": "c", "resources": {"limits": amounts}}], "nodeName": on, **spec},
+        "status": {"phase": phase},
+    }
+
+
+def seen(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> SeenCluster:
+    def read(objects: list[dict[str, Any]], kind: type) -> Any:
+        return msgspec.json.decode(msgspec.json.encode(objects), type=list[kind])  # type: ignore[valid-type]
+
+    return read_cluster(read(nodes, ApiNode), read(pods, ApiPod))
+
+
+def told(*holdings: Holding, gpus: int = 2) -> NodeGpus:
+    return NodeGpus(tuple(NodeGpu(f"{n}", f"GPU-{n}", "T4", 15360, GPU, 1) for n in range(gpus)), holdings)
+
+
+def places(found: SeenCluster) -> dict[str, tuple[str, list[int]]]:
+    return {
+        each.name: (each.placement.node, [share.gpu for part in each.placement.shares for share in part])
+        for each in found.pods
+        if each.placement is not None
+    }
+
+
+def test_the_annotation_says_who_has_which_gpu() -> None:
+    holding = Holding(PodRef("d", "a", container="c"), GPU, "1")
+    found = seen([node("n", told=told(holding))], [pod("a", on="n"), pod("b", 0, on="n")])
+
+    assert places(found) == {"d/a": ("n", [1]), "d/b": ("n", [])}
+    assert found.notes == ()
+    assert found.build().milli_free[0, :2].tolist() == [1000, 0]
+    assert found.build().cpu_free[0] == 6000
+
+
+def test_what_nobody_says_is_assumed_and_told() -> None:
+    """Without the annotation the GPUs are not known, but their number is."""
+    found = seen([node("n")], [pod("a", on="n"), pod("over", 2, on="n")])
+
+    assert {(each.code, each.subject) for each in found.notes} == {("held-assumed", "n"), ("over-held", "n")}
+    assert all(each.is_assumed for each in found.pods)
+    assert (found.build().milli_free[0, :2] == 0).all()
+
+
+def test_who_waits_stands_in_order_of_priority_and_who_has_ended_holds_nothing() -> None:
+    pods = [pod("a"), pod("b", priority=5), pod("c", on="n", phase="Succeeded"), pod("d", on="elsewhere")]
+    found = seen([node("n"), node("n")], pods)
+
+    assert [each.name for each in found.waiting] == ["d/b", "d/a"]
+    assert found.pods == ()
+    assert [(each.code, each.subject) for each in found.notes] == [("duplicate-name", "n"), ("node-unknown", "d/d")]
+
+
+def test_devices_that_are_held_by_nobody_known_are_not_free() -> None:
+    """Of a pod that is gone from the list, of a pod without a name, and of a device that is gone itself."""
+    holdings = (
+        Holding(PodRef("d", "gone", container="c"), GPU, "0"),
+        Holding(PodRef(), GPU, "1"),
+        Holding(PodRef("d", "a", container="c"), GPU, "GPU-lost"),
+    )
+    found = seen([node("n", told=told(*holdings))], [])
+
+    assert (found.build().milli_free[0, :2] == 0).all()
+    assert [(each.code, each.detail) for each in found.notes] == [("device-gone", "GPU-lost")]
+
+
+def test_a_pod_has_what_is_held_without_a_name() -> None:
+    """It holds the last free device while kubelet admits it."""
+    found = seen([node("n", told=told(Holding(PodRef(), GPU, "1")))], [pod("a", on="n")])
+
+    assert places(found) == {"d/a": ("n", [1])}
+
+
+def test_mig_devices_are_held_by_profile() -> None:
+    mig = tuple(NodeMigDevice(f"0:{n}", "1g.10gb", 7 + n, 0, MIG, 1) for n in range(2))
+    gpus = NodeGpus(
+        (NodeGpu("0", "GPU-0", "A100", 81920, mig=mig),), (Holding(PodRef("d", "a", container="c"), MIG, "0:1"),)
+    )
+    found = seen([node("n", told=gpus)], [pod("a", 0, on="n")])
+    cluster = found.build()
+
+    assert cluster.instances_free[0, 0].tolist() == [1]
+
+
+def test_a_waiting_pod_is_placed_and_told_to_its_node() -> None:
+    """From the API to the decision: by container and UUID."""
+    holding = Holding(PodRef("d", "a", container="c"), GPU, "0")
+    found = seen([node("n", told=told(holding))], [pod("a", on="n"), pod("b")])
+    cluster, [waiting] = found.build(), found.waiting
+    placement = Engine(cluster, POLICIES["binpack"]()).choose(waiting.request)
+    assert placement
+    node_ = cluster.nodes[0]
+    assert node_
+
+    said = tell_placement(waiting.but(placement=placement), node_)
+
+    assert (said.uid, said.node) == ("uid-b", "n")
+    assert [(each.name, [gpu.uuid for gpu in each.gpus]) for each in said.containers] == [("c", ["GPU-1"])]
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 1 << 70) | st.sampled_from(["", "x", "1", "-1", "1e99", "GPU-0"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["a", "cpu"]), inner, max_size=2),
+    max_leaves=4,
+)
+AMOUNTS = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpumem",
+                     "aliyun.com/gpu-mem", "nvidia.com/gpucores"]),
+    st.sampled_from(["0", "1", "3", "-1", "1Gi", "1e30", "nonsense", "500m", "99999999999999999999"]),
+    max_size=4,
+)  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), AMOUNTS, st.sampled_from(["", "{}", "x"])), max_size=3),
+    st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), AMOUNTS, AMOUNTS), max_size=6),
+)
+def test_any_cluster_is_read_and_stays_within_what_there_is(
+    nodes: list[tuple[str, dict[str, str], str]], pods: list[tuple[str, dict[str, str], dict[str, str]]]
+) -> None:
+    found = seen(
+        [
+            {"metadata": {"name": name, "annotations": {ANNOTATION: text}}, "status": {"capacity": capacity}}
+            for name, capacity, text in nodes
+        ],
+        [
+            {
+                "metadata": {"name": f"p{index}", "namespace": "d", "uid": f"{index}"},
+                "spec": {
+                    "nodeName": on,
+                    "containers": [{"name": "a", "resources": {"limits": first}},
+                                   {"name": "b", "resources": {"requests": second}}],
+                },
+            }
+            for index, (on, first, second) in enumerate(pods)
+        ],
+    )  # fmt: skip
+    cluster = found.build()
+    engine = Engine(cluster, POLICIES["waste-price"]())
+
+    for free in (cluster.cpu_free, cluster.milli_free, cluster.gpu_memory_free, cluster.instances_free):
+        assert (free >= 0).all()
+    for each in found.waiting:
+        if placement := engine.choose(each.request):
+            cluster.take(each.request, placement)
+    assert np.all(cluster.milli_free >= 0)

@@ -1,0 +1,64 @@
+"""Nodes and Pods of an API server, in pages, by a user who may list them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gpuplane.apiserver import connection
+from gpuplane.placement.kubernetes.listing import ClusterUnavailable, list_cluster
+from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
+from tests.placement.kubernetes.test_cluster import node, pod
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ApiServer]:
+    async with ApiServer() as server:
+        for index in range(5):
+            described = node(f"n{index}")
+            server.put(f"/api/v1/nodes/n{index}", {"apiVersion": "v1", "kind": "Node", **described})
+        for index in range(7):
+            described = pod(f"p{index}", on=f"n{index}" if index < 5 else "")
+            server.put(f"/api/v1/namespaces/d/pods/p{index}", {"apiVersion": "v1", "kind": "Pod", **described})
+        yield server
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    path = tmp_path / "kubeconfig"
+    path.write_text(server.kubeconfig())
+    return path
+
+
+@pytest.mark.parametrize("page", [500, 2])
+async def test_all_of_a_cluster_is_listed(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
+    """In one page or in several."""
+    monkeypatch.setattr(connection, "PAGE", page)
+    found = await list_cluster(kubeconfig)
+
+    assert [each.name for each in found.nodes] == [f"n{index}" for index in range(5)]
+    assert sorted(each.name for each in found.pods) == [f"d/p{index}" for index in range(5)]
+    assert sorted(each.name for each in found.waiting) == ["d/p5", "d/p6"]
+
+
+async def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = await list_cluster(kubeconfig)
+    monkeypatch.setattr(connection, "LARGEST_ANSWER", 3000)
+
+    assert await list_cluster(kubeconfig) == whole
+    monkeypatch.setattr(connection, "LARGEST_ANSWER", 100)
+    with pytest.raises(ClusterUnavailable, match="is it an API server"):
+        await list_cluster(kubeconfig)
+
+
+async def test_why_a_cluster_cannot_be_listed(server: ApiServer, kubeconfig: Path, tmp_path: Path) -> None:
+    server.failures.append(InjectedFailure("GET /api/v1/nodes*", code=403, message="no"))
+    with pytest.raises(ClusterUnavailable, match=r"may not list nodes \(403\)"):
+        await list_cluster(kubeconfig)
+    await server.stop()
+    with pytest.raises(ClusterUnavailable):
+        await list_cluster(kubeconfig)
+    with pytest.raises(ClusterUnavailable, match="cannot be used"):
+        await list_cluster(tmp_path / "none")

@@ -1,0 +1,69 @@
+"""GPUs of several containers on one node: a place is found exactly where there is one."""
+
+from itertools import combinations, product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.engine import Engine
+from gpuplane.placement.policies import POLICIES
+from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
+from gpuplane.placement.within import place_within
+
+MEMORY = 1000
+PARTS = st.builds(
+    GpuRequest,
+    count=st.integers(1, 2),
+    milli=st.sampled_from([200, 500, 700, 1000]),
+    memory_mib=st.sampled_from([0, 300, 800]),
+)
+
+
+def fits(free: list[tuple[int, int]], parts: list[GpuRequest]) -> bool:
+    """By trying everything."""
+    choices = [list(combinations(range(len(free)), each.count)) for each in parts]
+    for sets in product(*choices):
+        milli, memory = [each[0] for each in free], [each[1] for each in free]
+        for part, gpus in zip(parts, sets, strict=True):
+            for gpu in gpus:
+                milli[gpu] -= part.milli
+                memory[gpu] -= part.memory_mib or MEMORY * part.milli // 1000
+        if min([0, *milli, *memory]) >= 0:
+            return True
+    return False
+
+
+@given(
+    st.lists(st.sampled_from([0, 300, 500, 800]), min_size=1, max_size=4),
+    st.lists(PARTS, min_size=1, max_size=3),
+    st.sampled_from(sorted(POLICIES)),
+)
+def test_a_place_is_found_where_there_is_one(used: list[int], parts: list[GpuRequest], policy: str) -> None:
+    """By the engine, too, whose placement can be taken and given back."""
+    cluster = Cluster([Node("n", 8000, 0, tuple(Gpu(f"{n}", memory_mib=MEMORY) for n in range(len(used))))])
+    taken = Placement("n", (tuple(Share(gpu, milli, milli) for gpu, milli in enumerate(used)),))
+    cluster.take(Request(), taken)
+    request = Request(1000, 0, tuple(parts))
+
+    found = place_within(cluster, 0, request)
+
+    assert (found is not None) == fits([(1000 - each, MEMORY - each) for each in used], parts)
+    chosen = Engine(cluster, POLICIES[policy]()).choose(request)
+    assert (chosen is None) == (found is None)
+    for placement in filter(None, (found, chosen)):
+        assert [len({share.gpu for share in part}) for part in placement.shares] == [each.count for each in parts]
+        before = cluster.room.copy()
+        cluster.take(request, placement)
+        cluster.give_back(request, placement)
+        assert (cluster.room == before).all()
+
+
+def test_containers_may_share_a_gpu() -> None:
+    cluster = Cluster([Node("n", 8000, 0, (Gpu("0"),))])
+    half = GpuRequest(milli=500)
+
+    assert Engine(cluster, POLICIES["waste-price"]()).choose(Request(0, 0, (half, half))) == Placement(
+        "n", ((Share(0, 500),), (Share(0, 500),))
+    )
+    assert Engine(cluster, POLICIES["waste-price"]()).choose(Request(0, 0, (half,) * 3)) is None

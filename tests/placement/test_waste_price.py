@@ -200,3 +200,19 @@ def test_requests_that_differ_little_in_cpu_are_one_class() -> None:
         RequestClass(1000, 1, 500, none): 0.2,
         RequestClass(0, 0, 0, none): 0.1,
     })  # fmt: skip
+
+
+def test_scarcity_is_looked_at_again_while_pods_come_and_go() -> None:
+    """Also where as much stays free as was."""
+    request = request_of(RequestClass(1000, 1, 1000, frozenset()))
+    cluster = Cluster([Node("a", 64000, 0, (Gpu("a"),) * 8), Node("b", 64000, 0, (Gpu("a"),) * 8)])
+    policy = WastePrice(Workload({request: 1.0}))
+    engine = Engine(cluster, policy)
+    first = policy.refresh(cluster)
+    assert policy.refresh(cluster) is first
+    placement = engine.choose(request)
+    assert placement
+    cluster.take(request, placement)
+    cluster.give_back(request, placement)
+
+    assert policy.refresh(cluster) is not first

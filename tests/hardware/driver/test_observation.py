@@ -103,6 +103,18 @@ def test_a_query_that_fails_is_a_fault_of_its_gpu_alone(
     assert [but_card(but_distances(gpu)) for gpu in seen] == [but_card(but_distances(gpu)) for gpu in shown]
 
 
+def test_faults_are_told_in_the_order_of_asking(inside: Inside) -> None:
+    """By the driver's process and by a described machine."""
+    machine = read(profiles.find("hgx-h100").read_bytes(), "hgx-h100")
+    failing = ("nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetFieldValues")
+    file = machine.but(
+        failures=tuple(InjectedFailure(effect="error", nvml_function=call, gpu=0, error="UNKNOWN") for call in failing)
+    )
+    (shown,) = (fact.machine for fact in show(file, "file") if isinstance(fact, MachineObserved))
+
+    assert (inside.start(file).look(()).gpus or ())[0].faults == (shown.gpus or ())[0].faults
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_each_query_can_fail(inside: Inside, rich: MachineFile, call: str) -> None:
     """While it fails for one GPU, the four others are whole and it has a fault; when it is over, all are whole."""

@@ -86,6 +86,18 @@ def test_one_failure_one_sample(inside: Inside, call: str, error: str) -> None:
     both(inside, file.but(failures=tuple(failures)))
 
 
+def test_a_gpu_that_is_gone_by_a_look_is_not_asked(inside: Inside) -> None:
+    """What the look found is why it tells nothing, not what its counters would answer."""
+    failures = [
+        InjectedFailure(effect="error", nvml_function=call, gpu=1, error=error)
+        for call, error in {
+            "nvmlDeviceGetFieldValues": "RESET_REQUIRED",
+            "nvmlDeviceGetMemoryInfo": "GPU_IS_LOST",
+        }.items()
+    ]
+    both(inside, machine("loaded").but(failures=tuple(failures), load=()))
+
+
 def test_every_field_has_a_call() -> None:
     """The table knows all fields: none is asked for in vain."""
     from gpuplane.hardware.driver.counters import DRIVER_VERSION, calls

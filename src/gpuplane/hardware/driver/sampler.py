@@ -121,8 +121,8 @@ class Sampler:
         return Sample(taken_at=at, gpus=gpus, processes_visible=self._processes.visible(), calls=self._calls)
 
     def _gpu(self, subject: Subject, now: float) -> GpuSample:
-        if not subject.handle:
-            codes = [fault.code for fault in subject.faults if fault.code in UNASKED]
+        codes = [fault.code for fault in subject.faults if fault.code in UNASKED]
+        if codes or not subject.handle:
             return self._silent(subject.gpu, UNASKED[codes[0]] if codes else "UNKNOWN")
         try:
             return self._read(subject, self._remember(subject), now)

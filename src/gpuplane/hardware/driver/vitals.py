@@ -102,8 +102,9 @@ class Vitals:
         if known is not None and not thorough:
             return known
         part = subject.part(subject.handle)
+        signs = (*_signs(_fields(part, SELDOM)), *_width(part))
         clique, fabric = _fabric(part)
-        found = (*_signs(_fields(part, SELDOM)), *_width(part), *fabric, *self._links(part, links, now))
+        found = (*signs, *fabric, *self._links(part, links, now))
         self._seldom.pop(uuid, None)
         if not part.faults:
             self._seldom[uuid] = clique, found

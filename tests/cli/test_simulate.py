@@ -15,7 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli import simulate as module
-from gpuplane.cli.simulate import NAMES, QUEUES, SUFFIXES, command
+from gpuplane.cli.simulate import QUEUES, SUFFIXES, command
+from gpuplane.placement.configuration import POLICY_NAMES
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.simulation.plot import FORMATS, plot
 from gpuplane.placement.simulation.report import Report
@@ -43,7 +44,7 @@ def document(*arguments: object) -> Any:
 
 def test_the_names_are_those_of_the_engine() -> None:
     """They are written twice so that `--help` needs no NumPy."""
-    assert tuple(POLICIES) == NAMES
+    assert tuple(POLICIES) == POLICY_NAMES
     assert SUFFIXES == FORMATS
     assert Queue.__args__ == QUEUES  # type: ignore[attr-defined]
 

@@ -3,8 +3,11 @@
 from collections import Counter
 from random import Random
 
+import numpy as np
+
 from gpuplane.placement.cluster import Cluster, Gpu, Node
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.groups import choose_group
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request
 from gpuplane.placement.reservations import Refused, Reservations, restored
@@ -44,7 +47,7 @@ class History:
         self.nodes = {name: self.node(name) for name in "abc"}
         self.reservations = Reservations(Cluster(self.nodes.values()), SECONDS)
         self.now = 0.0
-        self.decided: list[tuple[str, Request, Placement, int]] = []
+        self.decided: list[tuple[list[tuple[str, Request, Placement]], int]] = []
         self.held: dict[str, tuple[Request, Placement, float | None]] = {}
         self.pods = 0
 
@@ -75,18 +78,26 @@ class History:
         return answers
 
     def decide(self) -> None:
+        """About a pod, or a group of pods that start together."""
         cluster = self.reservations.cluster
-        request = self.random.choice(REQUESTS)
-        if placement := Engine(cluster, POLICIES["binpack"](), self.random).choose(request):
-            self.decided.append((f"pod-{self.pods}", request, placement, cluster.version))
-            self.pods += 1
+        requests = self.random.choices(REQUESTS, k=self.random.choice((1, 1, 2, 3)))
+        engine = Engine(cluster, POLICIES["binpack"](), self.random)
+        free = [each.copy() for each in (cluster.milli_free, cluster.instances_free)]
+        placements = choose_group(engine, requests).placements
+        assert all(map(np.array_equal, free, (cluster.milli_free, cluster.instances_free)))
+        assert len(placements) in (0, len(requests))
+        if placements:
+            names = [f"pod-{self.pods + index}" for index in range(len(requests))]
+            self.decided.append(([*zip(names, requests, placements, strict=True)], cluster.version))
+            self.pods += len(requests)
 
     def reserve(self) -> None:
         if self.decided:
-            pod, request, placement, seen = self.decided.pop(self.random.randrange(len(self.decided)))
-            found = self.reservations.reserve(pod, request, placement, seen, self.now)
-            assert found.expires is not None
-            self.held[pod] = request, placement, found.expires
+            group, seen = self.decided.pop(self.random.randrange(len(self.decided)))
+            found = self.reservations.reserve_group(group, seen, self.now)
+            for (pod, request, placement), reservation in zip(group, found, strict=True):
+                assert reservation.expires is not None
+                self.held[pod] = request, placement, reservation.expires
 
     def again(self) -> None:
         """Who did not hear the answer asks again, with the picture of then."""

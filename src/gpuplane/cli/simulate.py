@@ -19,13 +19,13 @@ from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.say import told
 from gpuplane.core.strict import InvalidInput
 from gpuplane.core.text import format_json
+from gpuplane.placement.configuration import POLICY_NAMES, UnknownPolicy, parse_policy
 
 if TYPE_CHECKING:
     from gpuplane.placement.simulation.report import Report
     from gpuplane.placement.simulation.scenario import Scenario
     from gpuplane.placement.simulation.workers import Trace
 
-NAMES = ("binpack", "spread", "fgd", "waste-price")
 QUEUES = ("none", "fifo", "backfill")
 SUFFIXES = (".png", ".svg")
 MOST_SEEDS = 1000
@@ -34,7 +34,7 @@ EXTRA = "pip install 'gpuplane[simulation]'"
 
 
 class Policies(click.ParamType[tuple[str, ...]]):
-    """Names of policies, each once, separated by commas."""
+    """Policies, each once, separated by commas: names, or names with weights."""
 
     name = "policies"
 
@@ -44,8 +44,10 @@ class Policies(click.ParamType[tuple[str, ...]]):
             return value
         found = tuple(str(value).split(","))
         for each in found:
-            if each not in NAMES:
-                self.fail(f"{each!r} is no policy: there are {', '.join(NAMES)}.{perhaps(each, NAMES)}", param, ctx)
+            try:
+                parse_policy(each)
+            except UnknownPolicy as error:
+                self.fail(f"{error}.{perhaps(error.name, POLICY_NAMES)}", param, ctx)
             if found.count(each) > 1:
                 self.fail(f"{each!r} is there twice", param, ctx)
         return found
@@ -90,7 +92,8 @@ class Seeds(click.ParamType[tuple[int, ...]]):
     metavar="NAME[,NAME…]",
     default="waste-price",
     show_default=True,
-    help=f"{', '.join(NAMES[:-1])} or {NAMES[-1]}. Others are compared with the first.",
+    help=f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}; or several with weights, as waste-price:1+spread:0.1. "
+    "Others are compared with the first.",
 )
 @click.option(
     "--seeds",

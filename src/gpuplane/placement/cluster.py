@@ -187,9 +187,9 @@ class Cluster:
         if wanted.models:
             found &= self.has_model(rows, wanted.models)
         if wanted.resource and not wanted.profile:
-            found &= self.resource[rows] == self.resources.get(wanted.resource, -1)
+            found &= self.has_resource(rows, wanted.resource)
         if wanted.ids:
-            found &= self._has_id(rows, wanted.ids)
+            found &= self.has_id(rows, wanted.ids)
         return found
 
     def has_model(self, rows: Integers, models: frozenset[str]) -> Booleans:
@@ -199,6 +199,20 @@ class Cluster:
             found |= numbers == self.models.get(each, -1)
         return found
 
+    def has_id(self, rows: Integers, ids: frozenset[str]) -> Booleans:
+        """Which GPUs of these rows have one of these ids: rows × GPUs."""
+        found = np.zeros((len(rows), self.is_usable.shape[1]), np.bool_)
+        for index, row in enumerate(rows):
+            node = self.nodes[row]
+            for gpu, each in enumerate(node.gpus if node else ()):
+                found[index, gpu] = each.id in ids
+        return found
+
+    def has_resource(self, rows: Integers, resource: str) -> Booleans:
+        """Which GPUs of these rows are offered by this name: rows × GPUs."""
+        found: Booleans = self.resource[rows] == self.resources.get(resource, -1)
+        return found
+
     def has_room(self, rows: Integers, request: Request) -> Booleans:
         """Which of these rows have the CPU, the memory and the labels of a request."""
         room = self.is_schedulable[rows] & (self.cpu_free[rows] >= request.cpu_milli)
@@ -206,14 +220,6 @@ class Cluster:
         if request.labels:
             room &= np.fromiter((self._has_labels(row, request.labels) for row in rows), np.bool_, len(rows))
         return room
-
-    def _has_id(self, rows: Integers, ids: frozenset[str]) -> Booleans:
-        found = np.zeros((len(rows), self.is_usable.shape[1]), np.bool_)
-        for index, row in enumerate(rows):
-            node = self.nodes[row]
-            for gpu, each in enumerate(node.gpus if node else ()):
-                found[index, gpu] = each.id in ids
-        return found
 
     def _has_labels(self, row: int, labels: frozenset[tuple[str, str]]) -> bool:
         node = self.nodes[row]

@@ -48,6 +48,10 @@ class Engine:
             row = int(ranking.values.argmax())
         return self._placement(request, row, ranking.gpus[row]), float(best)
 
+    def scores(self, request: Request) -> Floats:
+        """Of each row, what its best place scores; −inf where the request does not fit."""
+        return self._rank(request).values.copy()
+
     def _placement(self, request: Request, row: int, gpus: npt.NDArray[np.uint16]) -> Placement:
         node = self.cluster.nodes[row]
         assert node is not None

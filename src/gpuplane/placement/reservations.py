@@ -8,7 +8,7 @@ Nothing else takes from the cluster: what is free is always what nodes have, les
 """
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from gpuplane.model.value import Value
@@ -59,20 +59,39 @@ class Reservations:
         The same again is the same promise, for as long as it held. Raises Refused: `pod-known` for another promise to
         the same pod, `node-gone`, `node-changed`, `no-room`.
         """
+        return self.reserve_group([(pod, request, placement)], seen, now)[0]
+
+    def reserve_group(
+        self, decisions: Sequence[tuple[str, Request, Placement]], seen: int, now: float
+    ) -> tuple[Reservation, ...]:
+        """Promise decisions to pods that start together: all of them, or none. `decisions`: (pod, request, placement);
+        they were made of one picture, each with those before it taken. Raises Refused, as `reserve` does."""
         self.expire(now)
-        if (known := self._by_pod.get(pod)) is not None:
-            if (known.request, known.placement) == (request, placement):
-                return known
-            raise Refused("pod-known", f"pod {pod} is promised GPUs of node {known.placement.node} already")
-        row = self.cluster.rows.get(placement.node)
-        if row is None:
-            raise Refused("node-gone", f"node {placement.node} is not there: decide again")
-        if self.cluster.changed_at[row] > seen:
-            raise Refused("node-changed", f"node {placement.node} has changed since the decision: decide again")
-        reservation = Reservation(pod, request, placement, now + self._seconds)
-        self._take(reservation)
-        heapq.heappush(self._deadlines, (now + self._seconds, pod))
-        return reservation
+        found = dict[str, Reservation]()
+        for pod, request, placement in decisions:
+            known = self._by_pod.get(pod) or found.get(pod)
+            if known is not None and (known.request, known.placement) != (request, placement):
+                raise Refused("pod-known", f"pod {pod} is promised GPUs of node {known.placement.node} already")
+            if known is None:
+                row = self.cluster.rows.get(placement.node)
+                if row is None:
+                    raise Refused("node-gone", f"node {placement.node} is not there: decide again")
+                if self.cluster.changed_at[row] > seen:
+                    raise Refused("node-changed", f"node {placement.node} has changed since the decision: decide again")
+            found[pod] = known or Reservation(pod, request, placement, now + self._seconds)
+        taken = list[str]()
+        try:
+            for pod, each in found.items():
+                if pod not in self._by_pod:
+                    self._take(each)
+                    taken.append(pod)
+        except Refused:
+            for pod in taken:
+                self.release(pod)
+            raise
+        for pod in taken:
+            heapq.heappush(self._deadlines, (now + self._seconds, pod))
+        return tuple(found[pod] for pod, _, _ in decisions)
 
     def bind(self, pod: str, now: float) -> Reservation:
         """The pod is on its node: the promise ends with the pod. Raises Refused: `expired`, `pod-unknown`."""

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Mapping
 
+from gpuplane.placement.configuration import parse_policy
 from gpuplane.placement.policies.binpack import Binpack, Spread
 from gpuplane.placement.policies.fgd import Fgd
 from gpuplane.placement.policies.policy import Policy
 from gpuplane.placement.policies.wasteprice import WastePrice
+from gpuplane.placement.policies.weighted import Weighted
+from gpuplane.placement.workload import Workload
 
 POLICIES: Mapping[str, Callable[..., Policy]] = {
     "binpack": Binpack,
@@ -14,3 +17,9 @@ POLICIES: Mapping[str, Callable[..., Policy]] = {
     "waste-price": WastePrice,
 }
 """Name in the configuration → the policy, made of the workload that is expected; without one, it learns."""
+
+
+def make_policy(text: str, workload: Workload | None = None) -> Policy:
+    """The policy of a name, or of names with weights, for the workload that is expected. Raises UnknownPolicy."""
+    parts = [(weight, POLICIES[name](workload)) for name, weight in parse_policy(text).items()]
+    return parts[0][1] if len(parts) == 1 else Weighted(parts)

@@ -17,6 +17,7 @@ class Binpack:
 
     sign = -1.0
     prefers_free_gpus = False
+    gpu_points = GPU_WEIGHT * WHOLE
 
     def __init__(self, workload: Workload | None = None) -> None:
         """The workload does not matter."""

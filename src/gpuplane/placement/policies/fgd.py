@@ -65,6 +65,8 @@ class Fragmentation:
     """The gradient for fixed typical requests. Of each node it keeps how many GPUs suffice for each of them, and what
     is free of these."""
 
+    gpu_points = 25.0  # how steep the score is where nothing is gained or lost
+
     def __init__(self, requests: dict[RequestClass, float]) -> None:
         kinds = [each for each in requests if each.gpus]
         self._models = [each.models for each in kinds]

@@ -16,6 +16,10 @@ class Pricing(Protocol):
     """What a place is worth, as long as the policy sees the whole cluster the same way. A place's score depends on
     the state of its node alone: the engine keeps it until the node changes."""
 
+    @property
+    def gpu_points(self) -> float:
+        """About what a place scores more that leaves a whole GPU more of use; by it, scores of policies are added."""
+
     def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
         """How good each of these candidates is."""
 

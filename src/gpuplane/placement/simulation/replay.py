@@ -11,7 +11,7 @@ from random import Random
 
 from gpuplane.placement.cluster import Cluster, Node
 from gpuplane.placement.engine import Engine
-from gpuplane.placement.policies import POLICIES
+from gpuplane.placement.policies import make_policy
 from gpuplane.placement.requests import WHOLE, Placement, Request
 from gpuplane.placement.simulation.fragmentation import Fragmentation, typical
 from gpuplane.placement.simulation.pods import Pod, class_of, ordered
@@ -30,7 +30,7 @@ def capacity_milli(nodes: Sequence[Node]) -> int:
 
 
 def replay(nodes: Sequence[Node], pods: Sequence[Pod], policy: str, seed: int, scenario: Scenario) -> Run:
-    """Play a scenario. Raises Impossible, and KeyError where there is no such policy."""
+    """Play a scenario. Raises Impossible, and UnknownPolicy."""
     return Replay(nodes, pods, policy, seed, arrivals(pods, capacity_milli(nodes), scenario, seed), scenario).run()
 
 
@@ -51,8 +51,8 @@ class Replay:
         self.cluster = Cluster(nodes)
         self._capacity = capacity_milli(nodes)
         usual = Workload(Counter(each.request for each in pods))
-        self._engine = Engine(self.cluster, POLICIES[policy](usual), Random(f"ties {seed}"))  # noqa: S311
-        self._empty = Engine(Cluster(nodes), POLICIES["binpack"]())
+        self._engine = Engine(self.cluster, make_policy(policy, usual), Random(f"ties {seed}"))  # noqa: S311
+        self._empty = Engine(Cluster(nodes), make_policy("binpack"))
         self._is_possible: dict[Request, bool] = {}
         self._fragmentation = Fragmentation(self.cluster, typical(pods))
         self._waiting = Waiting(self.cluster, first_only=scenario.queue == "fifo")

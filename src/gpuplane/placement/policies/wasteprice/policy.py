@@ -131,6 +131,8 @@ def weights(
 class Potential:
     """What nodes in a state are worth, for fixed weights of the classes."""
 
+    gpu_points = WASTE
+
     def __init__(self, worth: Floats, slots: Slots, weights: Floats) -> None:
         self.worth, self.slots, self.weights = worth, slots, weights
         sizes = [each.gpus * each.milli / WHOLE if each.gpus else each.cpu_milli / USUAL_CPU for each in slots.classes]

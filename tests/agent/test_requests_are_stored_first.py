@@ -93,6 +93,12 @@ async def test_what_is_no_request_is_answered_by_an_error(tmp_path: Path, line: 
         assert (await ask(socket, GetNodeState())).state is not None
 
 
+async def test_a_request_that_is_nested_deep_is_none(tmp_path: Path) -> None:
+    async with listening(Node(Snapshot()), tmp_path) as socket:
+        assert "does not understand" in as_shown((await say(socket, b'{"x":' * 10_000)).error)
+        assert (await ask(socket, GetNodeState())).state is not None
+
+
 @pytest.mark.parametrize(
     ("seconds", "why", "lacks"),
     [(0, "x", "--for"), (-1, "x", "--for"), (1e9, "x", "--for"), (60, "  ", "--why"), (60, "", "--why")],

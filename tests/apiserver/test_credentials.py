@@ -85,10 +85,28 @@ async def test_a_command_beside_the_file(server: ApiServer, tmp_path: Path) -> N
         ("print('no')", {}, "its output has no ExecCredential with a token"),
         ("print('{\"status\": {}}')", {}, "its output has no ExecCredential with a token"),
         ('print(\'{"status": {"token": "a\\\\nb"}}\')', {}, "its output has no ExecCredential with a token"),
+        ("print('{\"x\":' + '[' * 20000)", {}, "its output has no ExecCredential with a token"),
+        (
+            'import os; os.write(1, b\'{"kind": "\\xff", "status": {"token": "\\xff"}}\')',
+            {},
+            "its output has no ExecCredential with a token",
+        ),
         ("", {"command": "no-such-program", "installHint": "get it"}, "No such file or directory; get it"),
         ("", {"apiVersion": "example.com/v9"}, "its apiVersion example.com/v9 is not supported; supported: "),
     ],
-    ids=["words", "errors", "hangs", "fails", "no document", "no token", "no header", "missing", "version"],
+    ids=[
+        "words",
+        "errors",
+        "hangs",
+        "fails",
+        "no document",
+        "no token",
+        "no header",
+        "nested",
+        "no text",
+        "missing",
+        "version",
+    ],
 )
 async def test_what_is_wrong_with_it_is_said(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, more: dict[str, Any], why: str

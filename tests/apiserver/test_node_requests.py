@@ -494,6 +494,8 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
         (InjectedFailure("GET *", code=500, message="etcd"), "500 etcd"),
         (InjectedFailure("GET *", garbage=b"<html>a login page</html>"), "does not answer as an API server does"),
         (InjectedFailure("GET *", garbage=b'{"kind": "NodeList"}'), "does not answer as an API server does"),
+        (InjectedFailure("GET *", garbage=b'{"x": ' + b"[" * 100_000), "does not answer as an API server does"),
+        (InjectedFailure("GET *", garbage=b'{"items": [{"metadata": {"name": "\xff"}}]}'), "does not answer as an API"),
         (InjectedFailure("GET *", drop_connection=True), "disconnected"),
         (InjectedFailure("WATCH *", code=403, message="watch is forbidden"), "403 watch is forbidden"),
         (InjectedFailure("WATCH *", code=500, message="etcd"), "500 etcd"),

@@ -169,7 +169,7 @@ def test_an_answer_of_another_kind_is_a_sentence(
     golden(refused(tmp_path).replace(__version__, "VERSION"), json.dumps(other))
 
 
-@pytest.mark.parametrize("said", [b"", b"{", b"\xff\xfe", b'{"picture":', b"HTTP/1.1 400\r\n"])
+@pytest.mark.parametrize("said", [b"", b"{", b"\xff\xfe", b'{"picture":', b"HTTP/1.1 400\r\n", b"[", b'{"x":' * 20_000])
 def test_no_whole_answer_is_no_agent(tmp_path: Path, answers: Answers, said: bytes) -> None:
     """As when it is killed while it answers."""
     answers(said)

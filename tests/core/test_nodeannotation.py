@@ -300,6 +300,10 @@ def test_long_names_go_first() -> None:
         ('{"v": 1, "held": {"a": [["b/c", 0, {"0": 1}]]}}', "cannot be read"),
         (f'{{"v": 1, "more": "{"x" * MAX_BYTES}"}}', "more than 8192 bytes"),
         ("\ud800", "cannot be read"),
+        ("[" * 8000, "cannot be read"),
+        ('{"v": 1, "more": ' + "[" * 8000, "cannot be read"),
+        ('{"v":' * 1600, "cannot be read"),
+        ('{"x":' * 1600, "cannot be read"),
     ],
 )
 def test_a_text_that_somebody_else_wrote(text: str, why: str) -> None:

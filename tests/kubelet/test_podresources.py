@@ -250,6 +250,12 @@ async def test_an_empty_checkpoint_is_one(node: Node, root: Path) -> None:
     await knows(node)
 
 
+async def test_a_checkpoint_that_is_nested_deep_is_not_read(node: Node, root: Path) -> None:
+    path = checkpointed(root)
+    path.write_text('{"x":' * 20_000)
+    await stands(node, "failing", f"{path} cannot be decoded")
+
+
 async def test_an_entry_of_the_checkpoint_without_an_answer_is_one(node: Node, root: Path) -> None:
     """Nothing of what its container was told is known; what it holds is."""
     path = checkpointed(root, ("9f9f", "main", GPU, ("GPU-2::0",)))

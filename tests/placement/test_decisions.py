@@ -76,6 +76,13 @@ def test_any_other_text_is_refused(text: str) -> None:
         decode_pod_placement(text)
 
 
+@pytest.mark.parametrize("levels", [2_000, 5_000, 20_000, 60_000])
+@pytest.mark.parametrize(("first", "each"), [("", "["), ("", '{"v":'), ('{"v":1,"more":', "["), ("", '{"more":')])
+def test_a_text_that_is_nested_deep_is_refused(first: str, each: str, levels: int) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        decode_pod_placement(first + each * levels)
+
+
 def test_what_could_not_be_read_again_is_not_written() -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         encode_pod_placement(PodPlacement("", "n"))

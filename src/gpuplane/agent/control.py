@@ -149,7 +149,7 @@ async def answer(node: Node, line: bytes, about: AgentInfo = NOBODY) -> ControlR
     """The answer to one request line. A request with an unknown field is refused: it may mean something else."""
     try:
         ask: ControlRequest = msgspec.json.decode(line, type=ControlRequest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         ours = f"this agent, gpuplane {about.version}," if about.version else "this agent"
         return ControlResponse(
             error=f"{ours} does not understand the request: {error}: use a command of the same version"

@@ -59,6 +59,8 @@ JSON_PATCH, APPLY = "application/json-patch+json", "application/apply-patch+yaml
 FIELD_CONFLICT = "FieldManagerConflict"
 FIELD_MANAGER = "gpuplane"
 """Who writes here, as `metadata.managedFields` says it."""
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What is raised for an answer that is no JSON of the wanted shape, or is nested too deep."""
 T = TypeVar("T")
 log = logging.getLogger("gpuplane")
 logging.getLogger("httpx2").setLevel(logging.WARNING)  # it would log every request; the status says what matters
@@ -364,7 +366,7 @@ async def _within_deadline(client: httpx2.AsyncClient) -> AsyncIterator[None]:
         raise ApiServerError(_describe_timeout(client)) from None
     except httpx2.HTTPError as error:
         raise ApiServerError(f"{client.base_url}: {_describe_root_cause(error)}") from None
-    except msgspec.DecodeError as error:
+    except UNREADABLE as error:
         raise ApiServerError(f"{client.base_url} does not answer as an API server does: {error}") from None
 
 
@@ -476,7 +478,7 @@ async def _decode_events(answer: httpx2.Response, shape: type[T]) -> AsyncIterat
                 log.debug("a watch ended: %r", line)
                 return
             yield msgspec.json.decode(line, type=shape)
-    except (httpx2.HTTPError, msgspec.DecodeError) as error:
+    except (httpx2.HTTPError, *UNREADABLE) as error:
         log.debug("a watch ended: %r", error)
 
 
@@ -503,7 +505,7 @@ async def _read_refusal(client: httpx2.AsyncClient, answer: httpx2.Response) -> 
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT):
             status = msgspec.json.decode(await _read_body(answer), type=_Status)
-    except (TimeoutError, httpx2.HTTPError, msgspec.DecodeError, ApiServerError):
+    except (TimeoutError, httpx2.HTTPError, ApiServerError, *UNREADABLE):
         pass  # the code is enough
     code = answer.status_code
     causes = (status.details.causes if status.details is not None else None) or ()

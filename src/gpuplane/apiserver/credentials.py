@@ -55,7 +55,7 @@ class ExecPlugin(httpx2.Auth):
         said = await self._run()
         try:
             token = msgspec.json.decode(said, type=_Credential).status.token
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             token = ""
         if not token or not token.isascii() or not token.isprintable():
             raise self._error("its output has no ExecCredential with a token")

@@ -6,6 +6,7 @@ is made of the rest.
 """
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -88,11 +89,12 @@ def _exchange(path: Path, request: bytes) -> bytes:
 def _understood(said: bytes, path: Path) -> ControlResponse:
     """An answer, perhaps of another version. Raises ClickException."""
     try:
-        return decode(said, ControlResponse)
-    except msgspec.ValidationError:
-        return _read(msgspec.json.decode(said))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        with suppress(msgspec.ValidationError):
+            return decode(said, ControlResponse)
+        document = msgspec.json.decode(said)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NoAgent(f"the answer from {path} is not complete: {error}") from None
+    return _read(document)
 
 
 def _read(document: object) -> ControlResponse:

@@ -136,7 +136,7 @@ async def read_allocations(root: Path) -> Allocations | None:
         pass
     try:
         return _decode_checkpoint(files.read(root / CHECKPOINT))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
 
 
@@ -259,7 +259,7 @@ class PodResourcesClient:
             return (), f"there is no {self.checkpoint} either, so no container holds a device"
         except OSError as error:
             return None, f"{self.checkpoint} cannot be read either: {error.strerror}"
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             return None, f"{self.checkpoint} cannot be decoded either: {error}"
         return held, f"until kubelet answers, the agent reads from {self.checkpoint} what containers hold"
 

@@ -73,7 +73,7 @@ def decode_pod_placement(text: str) -> PodPlacement:
             raise ValueError(f"it has version {version}; this program reads version {VERSION}")
         found = msgspec.json.decode(text, type=_Document)
         _check(found)
-    except (msgspec.DecodeError, ValueError) as error:
+    except (ValueError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
         raise ValueError(f"the placement of a pod cannot be read: {error}") from None
     return PodPlacement(found.uid, found.node, found.containers)
 

@@ -355,7 +355,7 @@ def decode_node_gpus(text: str) -> NodeGpus:
         if version != VERSION:
             raise ValueError(f"it has version {version}; this program reads version {VERSION}")
         return _decode(msgspec.json.decode(text, type=_Document))
-    except (msgspec.DecodeError, IndexError, ValueError) as error:
+    except (ValueError, IndexError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
         raise ValueError(f"annotation {ANNOTATION} cannot be read: {error}") from None
 
 

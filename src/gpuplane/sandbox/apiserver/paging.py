@@ -98,6 +98,6 @@ def _encode_token(version: int, start: str) -> str:
 def _parse_token(text: str) -> tuple[int, str]:
     try:
         token = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
-    except (ValueError, msgspec.DecodeError) as error:
+    except (ValueError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
         raise StatusError(400, "BadRequest", f"invalid continue token: continue key is not valid: {error}") from None
     return token.rv, token.start

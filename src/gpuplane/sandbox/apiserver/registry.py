@@ -356,7 +356,7 @@ def _body(path: ResourcePath, request: Request) -> Any:
         return _yaml(path, request)
     try:
         return msgspec.json.decode(request.body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _unrecognized(path, error) from None
 
 
@@ -376,11 +376,11 @@ _YamlLoader.yaml_implicit_resolvers = {
 
 def _yaml(path: ResourcePath, request: Request) -> Any:
     """What a client sent as YAML. JSON is YAML, and read faster. Raises StatusError."""
-    with suppress(msgspec.DecodeError):
+    with suppress(msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(request.body)
     try:
         return yaml.load(request.body, Loader=_YamlLoader)  # noqa: S506 (a safe loader, but for times)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise _unrecognized(path, error) from None
 
 
@@ -402,7 +402,7 @@ def _options(request: Request) -> Json:
     """The DeleteOptions of a request."""
     try:
         options: Json = msgspec.to_builtins(msgspec.json.decode(request.body or b"{}", type=_DeleteOptions))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise StatusError(400, "BadRequest", f"these are no DeleteOptions: {error}") from None
     return options
 

@@ -1,9 +1,11 @@
 """Nodes and Pods as one picture: who has what, who waits, and what does not agree."""
 
+import json
 from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +14,7 @@ from gpuplane.model.nodegpus import Holding, NodeGpu, NodeGpus, NodeMigDevice, O
 from gpuplane.model.pod import PodRef
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.kubernetes.cluster import SeenCluster, read_cluster
-from gpuplane.placement.kubernetes.objects import ApiNode, ApiPod
+from gpuplane.placement.kubernetes.objects import LARGEST, ApiNode, ApiPod
 from gpuplane.placement.pods import tell_placement
 from gpuplane.placement.policies import POLICIES
 
@@ -126,6 +128,34 @@ def test_a_waiting_pod_is_placed_and_told_to_its_node() -> None:
 
     assert (said.uid, said.node) == ("uid-b", "n")
     assert [(each.name, [gpu.uuid for gpu in each.gpus]) for each in said.containers] == [("c", ["GPU-1"])]
+
+
+@pytest.mark.parametrize("amount", [1 << 62, 1 << 63, -1])
+def test_amounts_that_no_gpu_has_are_told_and_labels_count(amount: int) -> None:
+    text = json.dumps({"v": 1, "models": [["T4", amount]], "resources": [["nvidia.com/gpu", "", 0]],
+                       "gpus": [{"i": "0", "u": "GPU-0", "r": 0, "n": 1}]})  # fmt: skip
+    described = node("n")
+    described["metadata"]["annotations"] = {ANNOTATION: text}
+    found = seen([described], [pod("a", on="n")])
+
+    assert [(each.code, each.subject) for each in found.notes] == [
+        ("annotation-unreadable", "n"),
+        ("held-assumed", "n"),
+    ]
+    assert found.build().milli_free[0, :2].tolist() == [0, 1000]
+
+
+def test_amounts_of_any_size_are_added_within_64_bits() -> None:
+    """As large as they are read, of the node and of its pods."""
+    largest = 1 << 30
+    shared = OfferedResource("nvidia.com/gpu", "memory", largest)
+    described = NodeGpus((NodeGpu("0", "GPU-0", "T4", largest, shared, largest),))
+    asking = pod("a", 1 << 62, on="n"), pod("b", 1 << 62), pod("c", on="n")
+    found = seen([node("n", told=described)], [*asking])
+    cluster = found.build()
+
+    assert cluster.gpu_memory_mib[0, 0] == LARGEST
+    assert Engine(cluster, POLICIES["binpack"]()).choose(found.waiting[0].request) is None
 
 
 ANY = st.recursive(

@@ -10,7 +10,7 @@ Cluster views and placement read Nodes by this page alone: `encode_node_gpus` an
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 import msgspec
 
@@ -175,6 +175,10 @@ def _holding_sort_key(each: Holding) -> tuple[Any, ...]:
     )
 
 
+BoundedAmount = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
+"""Of memory in MiB, or of ids: what is more stands for no GPU, and such amounts are added and multiplied in 64 bits."""
+
+
 class _Mig(msgspec.Struct, omit_defaults=True, rename={"devices": "d", "resource": "r", "state": "s", "code": "c"}):
     """MIG devices of one GPU that are alike. `d`: of each its index on the GPU and its GPU instance, and its compute
     instance where that is not 0."""
@@ -182,7 +186,7 @@ class _Mig(msgspec.Struct, omit_defaults=True, rename={"devices": "d", "resource
     p: str
     devices: list[list[int]]
     resource: int | None = None
-    n: int = 0
+    n: BoundedAmount = 0
     state: State = "healthy"
     code: str = ""
 
@@ -192,7 +196,7 @@ class _Gpu(msgspec.Struct, omit_defaults=True, rename={"resource": "r", "state":
     u: str = ""
     m: int = 0
     resource: int | None = None
-    n: int = 0
+    n: BoundedAmount = 0
     state: State = "healthy"
     code: str = ""
     mig: list[_Mig] = []
@@ -202,10 +206,10 @@ class _Document(msgspec.Struct, omit_defaults=True):
     v: int
     s: State = "healthy"
     c: str = ""
-    models: list[tuple[str, int]] = []
-    resources: list[tuple[str, SharingStrategy, int]] = []
+    models: list[tuple[str, BoundedAmount]] = []
+    resources: list[tuple[str, SharingStrategy, BoundedAmount]] = []
     gpus: list[_Gpu] = []
-    held: dict[str, list[tuple[str, int, dict[str, int]]]] = {}
+    held: dict[str, list[tuple[str, int, dict[str, BoundedAmount]]]] = {}
     cut: list[CutPart] = []
 
 

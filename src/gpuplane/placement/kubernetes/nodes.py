@@ -17,7 +17,7 @@ from gpuplane.core.reports.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, d
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice
 from gpuplane.placement.cluster import Gpu, Node
-from gpuplane.placement.kubernetes.objects import MIB, MILLI, ApiNode, Resources, amount_of
+from gpuplane.placement.kubernetes.objects import LARGEST, MIB, MILLI, ApiNode, Resources, amount_of
 from gpuplane.placement.requests import WHOLE
 
 SHARED_RESOURCE = f"{GPU_RESOURCE}.shared"
@@ -123,7 +123,7 @@ def _gpu(each: NodeGpu) -> Gpu:
     return Gpu(
         id=each.uuid,
         model=model_name(each.model),
-        memory_mib=resource.share_mib * each.ids if resource is not None and shares_memory else each.memory_mib,
+        memory_mib=min(resource.share_mib * each.ids, LARGEST) if resource and shares_memory else each.memory_mib,
         unit_milli=WHOLE // max(each.ids, 1) if not shares_memory else WHOLE,
         is_partitioned=bool(each.mig),
         profiles=dict(profiles),
@@ -189,7 +189,7 @@ def _share(labels: Mapping[str, str], ids: int) -> tuple[int, int]:
 def _by_memory(name: str, labels: Mapping[str, str], shared: int, count: int) -> tuple[Gpu, ...]:
     """GPUs of gpushare's device plugin, which are all taken for as large as the first."""
     count = min(max(count, 1), MOST_GPUS)
-    memory = shared // count * (1 if shared // count > MOST_GIB else 1024)
+    memory = min(shared // count * (1 if shared // count > MOST_GIB else 1024), LARGEST)
     model = model_name(labels.get("nvidia.com/gpu.product", ""))
     return tuple(Gpu(f"{name}/{place}", model, memory, resource=ALIYUN_MEMORY) for place in range(count))
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.placement.kubernetes.nodes import ALIYUN_MEMORY, SHARED_RESOURCE, model_name, profile_name
-from gpuplane.placement.kubernetes.objects import MIB, MILLI, ApiPod, Resources, amount_of
+from gpuplane.placement.kubernetes.objects import LARGEST, MIB, MILLI, ApiPod, Resources, amount_of
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
 
@@ -113,14 +113,14 @@ def _gpus(amounts: Resources, there: GpusThere) -> Iterator[GpuRequest]:
         if not (count := _count(amounts, name)) or (name == GPU_RESOURCE and (memory or percent or milli)):
             continue
         if mib:
-            yield GpuRequest(memory_mib=amount_of(amounts, name) * mib, resource=name)
+            yield GpuRequest(memory_mib=min(amount_of(amounts, name) * mib, LARGEST), resource=name)
         else:
             yield GpuRequest(count=count, units=1, resource=name)
     for name in sorted(amounts):
         if name.startswith(MIG_RESOURCE_PREFIX) and name not in there.resources and (count := _count(amounts, name)):
             yield from [GpuRequest(profile=profile_name(name))] * count
     if mib := amount_of(amounts, ALIYUN_MEMORY):
-        yield GpuRequest(memory_mib=mib * there.aliyun_mib)
+        yield GpuRequest(memory_mib=min(mib * there.aliyun_mib, LARGEST))
 
 
 def _count(amounts: Resources, name: str) -> int:

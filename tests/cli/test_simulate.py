@@ -14,7 +14,7 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from gpuplane.cli import simulate as module
+from gpuplane.cli.placement import cluster
 from gpuplane.cli.simulate import QUEUES, SUFFIXES, command
 from gpuplane.placement.configuration import POLICY_NAMES
 from gpuplane.placement.policies import POLICIES
@@ -156,7 +156,7 @@ def test_what_is_not_installed_is_named(
     trace: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, package: str, tmp_path: Path
 ) -> None:
     """With how to get it; a plot alone needs matplotlib."""
-    monkeypatch.setattr(module, "find_spec", lambda name: None if name == package else object())
+    monkeypatch.setattr(cluster, "find_spec", lambda name: None if name == package else object())
     shown = simulate(*trace, "--seeds", "1", "--plot", tmp_path / "plot.svg")
 
     assert shown.exit_code == 1

@@ -1,5 +1,6 @@
 """What the table's commands find: files good and wrong, and an agent with its kubelet for each user."""
 
+import json
 import os
 import shutil
 import tempfile
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from gpuplane.hardware.profiles import find
 from tests.cli.terminals import NOBODY, Terminals
+from tests.placement.kubernetes.small import objects
 
 DATA = Path(__file__).parents[1]
 GPUS = "gpus:\n" + "".join(f"- {{index: {n}, uuid: GPU-{n}, model: NVIDIA A100{{}}}}\n" for n in range(8))
@@ -21,6 +23,7 @@ PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\
     f"p{n},1000,1000,{gpus},{milli},0,{10 + n}\n"
     for n, (gpus, milli) in enumerate([(1, 810), (1, 470), (1, 320), (1, 1000), (2, 1000), (4, 1000), (0, 0)] * 4)
 )
+CLUSTER = json.dumps({"kind": "List", "items": objects()})
 ROOMY = "- {{index: {n}, uuid: GPU-{n}, memory_mib: 81920}}\n"
 NAMES = {
     **{name: name for name in ("specs", "wrong", "ours", "closed")},
@@ -30,6 +33,7 @@ NAMES = {
     "saved": "saved.json",
     "nodes": "nodes.csv",
     "pods": "pods.csv",
+    "cluster": "cluster.json",
 }
 """What rows may name, besides {here}, {fresh} and {state}, and where it is below the folder."""
 PATIENCE = 60.0
@@ -73,7 +77,11 @@ class World:
             "crio.conf": "",
             "nodes.csv": NODES,
             "pods.csv": PODS,
+            "cluster.json": CLUSTER,
+            "none.json": '{"kind": "List", "items": []}',
             "wrong/bad.yaml": "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- {name: '0', containerEdits: {}}\n",
+            "placement.yaml": "policy: fgd\nexpected:\n- {gpus: 4, cpuMilli: 4000}\n",
+            "wrong/placement.yaml": "policy: best\n",
             "wrong/config.yaml": "version: v1\nflags: {migStratgy: none}\n",
             "ours/k8s.device-plugin.nvidia.com-gpu.json": "{}",
             "closed/secret.yaml": "version: [",

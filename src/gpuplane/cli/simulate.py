@@ -1,13 +1,12 @@
 """`gpuplane simulate`: what placement policies do with a cluster and its pods (docs/simulate.md).
 
-`simulate` does it for any nodes and pods; here they come from the files of a trace.
+The nodes and pods are those of a trace's files, or those of a cluster.
 """
 
 import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,6 +15,7 @@ import click
 from gpuplane import files
 from gpuplane.cli.arguments import perhaps
 from gpuplane.cli.options import PATH, OneOf, misuse
+from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
 from gpuplane.cli.say import told
 from gpuplane.core.strict import InvalidInput
 from gpuplane.core.text import format_json
@@ -30,7 +30,7 @@ QUEUES = ("none", "fifo", "backfill")
 SUFFIXES = (".png", ".svg")
 MOST_SEEDS = 1000
 LARGEST = 2**32
-EXTRA = "pip install 'gpuplane[simulation]'"
+EXTRA = "simulation"
 
 
 class Policies(click.ParamType[tuple[str, ...]]):
@@ -77,14 +77,16 @@ class Seeds(click.ParamType[tuple[int, ...]]):
 
 
 @click.command()
-@click.option("--nodes", required=True, type=PATH, help="The nodes, as CSV: sn, cpu_milli, memory_mib, gpu, model.")
+@click.option("--nodes", type=PATH, help="The nodes, as CSV: sn, cpu_milli, memory_mib, gpu, model.")
 @click.option(
     "--pods",
-    required=True,
     type=PATH,
     help="The pods, as CSV: name, cpu_milli, memory_mib, num_gpu, gpu_milli; also gpu_spec, creation_time and "
     "deletion_time.",
 )
+@click.option("--from-cluster", is_flag=True, help="Instead: the nodes of a cluster, and the pods that it has.")
+@kubeconfig
+@saved
 @click.option(
     "--policy",
     "policies",
@@ -128,8 +130,11 @@ class Seeds(click.ParamType[tuple[int, ...]]):
 @click.option("--plot", "picture", type=PATH, metavar="FILE", help="Draw them: FILE.png or FILE.svg.")
 @click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="Default: one for each core.")
 def command(
-    nodes: Path,
-    pods: Path,
+    nodes: Path | None,
+    pods: Path | None,
+    from_cluster: bool,
+    kubeconfig: Path | None,
+    saved: Path | None,
     policies: tuple[str, ...],
     seeds: tuple[int, ...],
     arrivals: int,
@@ -143,18 +148,21 @@ def command(
 ) -> None:
     """Show how much of a cluster's GPUs placement policies allocate, and which pods they have no room for.
 
-    The pods of the trace arrive in random orders, by the method of the FGD paper (USENIX ATC'23). Without a terminal
+    Nodes and pods are those of two files, or with --from-cluster or --file those of a cluster, which is only read. The
+    pods arrive on empty nodes in random orders, by the method of the FGD paper (USENIX ATC'23). Without a terminal
     the output has one figure on each line, and tabs between columns.
     """
+    if bool(nodes) != bool(pods) or sum((bool(nodes), from_cluster, bool(saved))) != 1:
+        raise misuse("give --nodes and --pods, or --from-cluster, or --file")
     if fewer and len(policies) < 2:
         raise misuse("--fewer needs two policies or more: the first is what you have")
     if queue != "none" and not departures:
         raise misuse(f"--queue {queue} needs --departures: a pod can only wait for one that departs")
     if picture is not None and picture.suffix not in SUFFIXES:
         raise misuse(f"--plot {picture} has to end in .png or .svg")
-    _need("numpy", "simulate")
+    require("numpy", "simulate", EXTRA)
     if picture is not None:
-        _need("matplotlib", "--plot")
+        require("matplotlib", "--plot", EXTRA)
     for out in (as_csv, picture):
         if out is not None and not (out.absolute().parent).is_dir():  # before minutes of work
             raise click.ClickException(f"{out}: its directory is not there")
@@ -163,7 +171,8 @@ def command(
 
     assert queue in get_args(Queue)
     scenario = Scenario(arrivals, departures, queue)  # type: ignore[arg-type]
-    simulate(read_trace(nodes, pods), scenario, policies, seeds, fewer, processes, as_json, as_csv, picture)
+    trace = read_trace(nodes, pods) if nodes and pods else read_cluster(kubeconfig, saved)
+    simulate(trace, scenario, policies, seeds, fewer, processes, as_json, as_csv, picture)
 
 
 def read_trace(nodes: Path, pods: Path) -> "Trace":
@@ -178,6 +187,14 @@ def read_trace(nodes: Path, pods: Path) -> "Trace":
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(told(error)) from None
+
+
+def read_cluster(kubeconfig: Path | None, saved: Path | None) -> "Trace":
+    """Nodes and pods of a cluster. Raises ClickException."""
+    seen = read(kubeconfig, saved)
+    from gpuplane.placement.simulation.clusters import trace_of
+
+    return trace_of(seen)
 
 
 def simulate(
@@ -263,9 +280,3 @@ def _progress(total: int) -> Iterator[Callable[[], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("runs", total=total)
         yield lambda: bar.advance(task)
-
-
-def _need(package: str, what: str) -> None:
-    """Raises ClickException."""
-    if find_spec(package) is None:
-        raise click.ClickException(f"{what} needs {package}, which is not installed: {EXTRA}")

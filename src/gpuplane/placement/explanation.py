@@ -72,7 +72,7 @@ class Explanation(Value):
     preemption: Preemption | None = None
     ending: Preemption | None = None
 
-    def counts(self) -> dict[NodeCode, int]:
+    def counts(self) -> dict[str, int]:
         """How many nodes have each reason; in the order of the codes."""
         codes = [each.code for each in self.nodes]
         return {code: codes.count(code) for code in get_args(NodeCode) if code in codes}

@@ -51,13 +51,14 @@ class Workload:
         MIG devices count as none."""
         found = dict[RequestClass, float]()
         for request, weight in self._weights.items():
-            key = _class_of(request, memory_mib, unit_milli)
+            key = request_class(request, memory_mib, unit_milli)
             found[key] = found.get(key, 0.0) + weight / self._total
         return found
 
 
-def _class_of(request: Request, memory_mib: int, unit_milli: int) -> RequestClass:
-    """Of several containers: as many GPUs as all together, each as large as the largest."""
+def request_class(request: Request, memory_mib: int, unit_milli: int) -> RequestClass:
+    """What a request is to packing, on GPUs of so much memory and milli-GPU of a unit. Of several containers: as many
+    GPUs as all together, each as large as the largest."""
     wanted = [each for each in request.gpus if not each.profile]
     milli = max((_milli(each, memory_mib, unit_milli) for each in wanted), default=0)
     models = frozenset[str]().union(*(each.models for each in wanted))

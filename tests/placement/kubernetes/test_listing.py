@@ -1,5 +1,8 @@
 """Nodes and Pods of an API server, in pages, by a user who may list them."""
 
+import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -62,3 +65,28 @@ async def test_why_a_cluster_cannot_be_listed(server: ApiServer, kubeconfig: Pat
         await list_cluster(kubeconfig)
     with pytest.raises(ClusterUnavailable, match="cannot be used"):
         await list_cluster(tmp_path / "none")
+
+
+async def test_one_malformed_object_takes_no_page_with_it(server: ApiServer, kubeconfig: Path) -> None:
+    server.put("/api/v1/nodes/odd", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd", "labels": [1]}})
+    found = await list_cluster(kubeconfig)
+
+    assert len(found.nodes) == 5
+    assert [(note.code, note.subject) for note in found.notes][:1] == [("object-unreadable", "odd")]
+
+
+@pytest.mark.parametrize("words", [("placement", "explain"), ("placement", "plan"), ("simulate", "--from-cluster")])
+async def test_commands_ask_the_cluster_of_a_kubeconfig(kubeconfig: Path, words: tuple[str, ...]) -> None:
+    more = ("--seeds", "1") if words[0] == "simulate" else ()
+    program = Path(sys.executable).parent / "gpuplane"
+    process = await asyncio.create_subprocess_exec(
+        program, *words, *more, "--json", "--kubeconfig", str(kubeconfig), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+
+    assert process.returncode == 0
+    found = json.loads(said)
+    if words == ("placement", "explain"):
+        assert [each["pod"] for each in found["pods"]] == ["d/p5", "d/p6"]
+    else:
+        assert found["nodes"] == 5

@@ -19,11 +19,18 @@ from gpuplane.placement.requests import WHOLE, Placement, Request, Share
 from gpuplane.placement.within import place_within
 
 NoteCode = Literal[
-    "annotation-unreadable", "held-assumed", "over-held", "device-gone", "node-unknown", "duplicate-name"
+    "object-unreadable",
+    "annotation-unreadable",
+    "held-assumed",
+    "over-held",
+    "device-gone",
+    "node-unknown",
+    "duplicate-name",
 ]
-"""`annotation-unreadable`: the node is described by its labels. `held-assumed`: nobody says which GPUs some of its pods
-have. `over-held`: its pods ask for more than there is. `device-gone`: a container holds a device that the node does not
-have. `node-unknown`: a pod is bound to a node that was not listed. `duplicate-name`: two nodes have one name."""
+"""`object-unreadable`: a Node or Pod is not as the API has it, and is left out. `annotation-unreadable`: the node is
+described by its labels. `held-assumed`: nobody says which GPUs some of its pods have. `over-held`: its pods ask for
+more than there is. `device-gone`: a container holds a device that the node does not have. `node-unknown`: a pod is
+bound to a node that was not listed. `duplicate-name`: two nodes have one name."""
 Shares = tuple[tuple[Share, ...], ...]
 
 

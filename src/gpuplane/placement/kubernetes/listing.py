@@ -1,14 +1,26 @@
-"""The Nodes and Pods of an API server, listed once, in pages. Needs the right to list both, and no other."""
+"""The Nodes and Pods of an API server, or of a file that kubectl has written.
 
+The API server is asked once, in pages. That needs the right to list both, and no other.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
+from gpuplane.core.strict import InvalidInput
 from gpuplane.placement.kubernetes.cluster import SeenCluster, read_cluster
-from gpuplane.placement.kubernetes.objects import ApiNode, ApiPod
+from gpuplane.placement.kubernetes.held import Note
+from gpuplane.placement.kubernetes.objects import NOT_DECODED, ApiNode, ApiPod, decode_objects
 
 NODES, PODS = "/api/v1/nodes", "/api/v1/pods"
 MOST_NODES, MOST_PODS = 50_000, 500_000
 NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
 RIGHTS = {NODES: "nodes", PODS: "pods"}
+
+
+MAX_BYTES = 4 << 30
+"""Of a file."""
 
 
 class ClusterUnavailable(Exception):
@@ -23,9 +35,9 @@ async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
     path = NODES
     try:
         async with connect(kubeconfig) as client:
-            nodes = await list_pages(client, NODES, ApiNode, most=MOST_NODES)
+            nodes = await list_pages(client, NODES, msgspec.Raw, most=MOST_NODES)
             path = PODS
-            pods = await list_pages(client, PODS, ApiPod, NOT_ENDED, MOST_PODS)
+            pods = await list_pages(client, PODS, msgspec.Raw, NOT_ENDED, MOST_PODS)
     except ApiServerError as error:
         if error.code == 403:
             raise ClusterUnavailable(
@@ -33,4 +45,38 @@ async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
                 "the verb list for nodes and pods"
             ) from None
         raise ClusterUnavailable(f"{error}") from None
-    return read_cluster(nodes, pods)
+    return _read(nodes, pods)
+
+
+class _Item(msgspec.Struct):
+    kind: str = ""
+
+
+class _List(msgspec.Struct):
+    items: list[msgspec.Raw]
+
+
+def read_saved(data: bytes, file: str) -> SeenCluster:
+    """What `kubectl get nodes,pods --all-namespaces -o json` wrote. Raises InvalidInput."""
+    try:
+        items = msgspec.json.decode(data, type=_List).items
+    except NOT_DECODED as error:
+        raise InvalidInput(
+            [f"{file}: it is not what `kubectl get nodes,pods --all-namespaces -o json` writes: {error}"]
+        ) from None
+    by_kind = dict[str, list[msgspec.Raw]]()
+    for each in items:
+        try:
+            kind = msgspec.json.decode(each, type=_Item).kind
+        except NOT_DECODED:
+            kind = "Node"  # it cannot be read as one either, and is named
+        by_kind.setdefault(kind, []).append(each)
+    return _read(by_kind.get("Node", []), by_kind.get("Pod", []))
+
+
+def _read(nodes: Sequence[msgspec.Raw], pods: Sequence[msgspec.Raw]) -> SeenCluster:
+    read_nodes, unreadable_nodes = decode_objects(nodes, ApiNode)
+    read_pods, unreadable_pods = decode_objects(pods, ApiPod)
+    found = read_cluster(read_nodes, read_pods)
+    notes = [Note("object-unreadable", name) for name in (*unreadable_nodes, *unreadable_pods)]
+    return found.but(notes=(*notes, *found.notes))

@@ -1,9 +1,9 @@
 """The fields of Nodes and Pods that are read (k8s.io/api/core/v1), and the amounts in them. Others are not decoded."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -120,3 +120,31 @@ def amount_of(resources: Resources, name: str, per: Fraction | int = 1, rounded:
         return 0
     number = Fraction(found) / per
     return min(math.ceil(number) if rounded == "up" else math.floor(number), LARGEST)
+
+
+T = TypeVar("T")
+NOT_DECODED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+def decode_objects(found: Iterable[msgspec.Raw], shape: type[T]) -> tuple[list[T], list[str]]:
+    """(the objects that have this shape, the names of the others): one that is malformed takes nobody with it."""
+    objects, unreadable = list[T](), list[str]()
+    decoder = msgspec.json.Decoder(shape)
+    for place, each in enumerate(found):
+        try:
+            objects.append(decoder.decode(each))
+        except NOT_DECODED:
+            unreadable.append(_name(each) or f"object {place + 1}")
+    return objects, unreadable
+
+
+def _name(found: msgspec.Raw) -> str:
+    """What a malformed object is called; "" where it does not say that either."""
+    try:
+        metadata: Any = msgspec.json.decode(found, type=dict[str, Any]).get("metadata")
+    except NOT_DECODED:
+        return ""
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        return ""
+    namespace = metadata.get("namespace")
+    return f"{namespace}/{metadata['name']}" if isinstance(namespace, str) else metadata["name"]

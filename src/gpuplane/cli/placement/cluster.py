@@ -1,0 +1,123 @@
+"""The cluster that a command asks about: of an API server, or of a file that kubectl has written."""
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuplane import files
+from gpuplane.cli.options import PATH
+from gpuplane.cli.say import say, told
+from gpuplane.core.strict import InvalidInput
+from gpuplane.core.text import escape_unprintable
+from gpuplane.placement import configuration
+
+if TYPE_CHECKING:
+    from gpuplane.placement.kubernetes.cluster import SeenCluster
+
+Command = Callable[..., Any]
+USUAL = Path(".kube/config")
+"""Where kubectl looks, in the home directory."""
+
+kubeconfig = click.option(
+    "--kubeconfig",
+    type=PATH,
+    envvar="KUBECONFIG",
+    help="How to reach the API server. Default: ~/.kube/config, and in a pod what the pod may.",
+)
+saved = click.option(
+    "--file",
+    "saved",
+    type=PATH,
+    metavar="FILE",
+    help="Read what `kubectl get nodes,pods --all-namespaces -o json` wrote, and no API server.",
+)
+config = click.option(
+    "--config", type=PATH, metavar="FILE", help="The policy, and which requests are expected (docs/placement.md)."
+)
+
+
+def read(kubeconfig: Path | None, saved: Path | None) -> "SeenCluster":
+    """The cluster; on standard error, what is not as it should be. Raises ClickException."""
+    require("numpy", "placement")
+    from gpuplane.placement.kubernetes.listing import MAX_BYTES, ClusterUnavailable, list_cluster, read_saved
+
+    usual = Path.home() / USUAL
+    try:
+        if saved is not None:
+            found = read_saved(files.read(saved, MAX_BYTES), str(saved))
+        else:
+            found = asyncio.run(list_cluster(usual if kubeconfig is None and usual.is_file() else kubeconfig))
+    except (ClusterUnavailable, InvalidInput) as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(told(error)) from None
+    _say_notes(found)
+    if not found.nodes:
+        raise click.ClickException(f"{saved or 'the cluster'} has no nodes")
+    return found
+
+
+def read_config(path: Path | None) -> configuration.PlacementConfig:
+    """The configuration; the usual one without a file. Raises ClickException."""
+    if path is None:
+        return configuration.PlacementConfig()
+    try:
+        return configuration.load_config(files.read(path, configuration.MAX_BYTES), str(path))
+    except InvalidInput as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(told(error)) from None
+
+
+def require(package: str, what: str, extra: str = "placement") -> None:
+    """Raises ClickException where a package is not installed that something needs, and that an extra brings."""
+    if find_spec(package) is None:
+        raise click.ClickException(f"{what} needs {package}, which is not installed: pip install 'gpuplane[{extra}]'")
+
+
+def write_rows(rows: Iterable[Iterable[str]]) -> None:
+    """Lines for a program, with tabs between the columns."""
+    for row in rows:
+        click.echo("\t".join(escape_unprintable(cell) for cell in row))
+
+
+def draw_table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
+    """Rows for a person on a terminal; the last column gives way."""
+    from rich.console import Console
+
+    from gpuplane.cli.inspect.columns import table
+
+    console = Console(highlight=False)
+    for line in table(heads, [dict(zip(heads, row, strict=True)) for row in rows], console.width, heads[:0], heads[-1]):
+        console.print(line, soft_wrap=True)
+
+
+def is_terminal() -> bool:
+    """Whether a person reads the result."""
+    return sys.stdout.isatty()
+
+
+MEANINGS = {
+    "object-unreadable": "it is not as the API has it, and is left out",
+    "annotation-unreadable": "its annotation cannot be read, so its labels describe it",
+    "held-assumed": "nobody says which GPUs some of its pods have, so they count where they fit best",
+    "over-held": "its pods ask for more than there is",
+    "device-gone": "a container holds a device that the node does not have",
+    "node-unknown": "it is bound to a node that is not listed",
+    "duplicate-name": "two nodes have this name",
+}
+
+
+def _say_notes(found: "SeenCluster") -> None:
+    """One line a kind of note, with the first of its subjects."""
+    by_code = dict[str, list[str]]()
+    for each in found.notes:
+        by_code.setdefault(each.code, []).append(each.subject)
+    for code, subjects in by_code.items():
+        more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
+        say(f"{subjects[0]}{more}: {MEANINGS.get(code, code)} ({code})", err=True)

@@ -1,0 +1,115 @@
+"""`gpuplane placement explain`: where pods go that wait, why, and what would have to end for the others."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuplane.cli.options import as_json
+from gpuplane.cli.placement.cluster import config, is_terminal, kubeconfig, read, read_config, saved, write_rows
+from gpuplane.cli.say import say
+from gpuplane.core.text import format_count, format_json
+
+if TYPE_CHECKING:
+    from gpuplane.placement.kubernetes.answers import EndShown, PodShown
+
+SAYS: Mapping[str, str] = {
+    "chosen": "is the best",
+    "worse": "would do, too",
+    "closed": "cordoned or not ready",
+    "labels": "without the labels that it wants",
+    "no-gpus": "with too few GPUs",
+    "model": "without GPUs of the model",
+    "id": "without the GPUs that it names",
+    "resource": "that do not offer the resource",
+    "sick": "with too few GPUs that can be given out",
+    "partitioned": "with MIG devices only",
+    "profile": "without MIG devices of the profile",
+    "too-small": "too small even when empty",
+    "not-linked": "without so many linked GPUs",
+    "cpu-in-use": "whose CPU is in use",
+    "memory-in-use": "whose memory is in use",
+    "gpus-in-use": "whose GPUs are in use",
+}
+NAMED = 5
+"""Nodes of one reason that are named; --json has all."""
+
+
+@click.command()
+@click.argument("pod", metavar="[NAMESPACE/POD]", default="")
+@config
+@kubeconfig
+@saved
+@as_json
+def command(pod: str, config: Path | None, kubeconfig: Path | None, saved: Path | None, as_json: bool) -> None:
+    """Show where pods go that wait for GPUs, why there, and what would have to end for those without a place.
+
+    Pods are decided one after the other, the highest priority first. With NAMESPACE/POD only about that one; if it
+    runs, as if it came now. Nothing is bound and nothing ends. Without a terminal each line is a pod and a reason: pod,
+    code, how many nodes, and their names.
+    """
+    configured = read_config(config)
+    seen = read(kubeconfig, saved)
+    from gpuplane.placement.kubernetes.answers import show_waiting
+
+    try:
+        shown = show_waiting(seen, configured, pod)
+    except KeyError:
+        raise click.ClickException(f"pod {pod!r} is neither running nor waiting: write NAMESPACE/POD") from None
+    if as_json:
+        sys.stdout.buffer.write(format_json({"pods": shown}))
+        return
+    if not shown:
+        say("no pod waits", err=True)
+    for each in shown:
+        if not is_terminal():
+            write_rows(_rows(each))
+            continue
+        for line in _sentences(each):
+            say(line)
+
+
+def _rows(shown: "PodShown") -> Iterator[tuple[str, ...]]:
+    for code in shown.counts:
+        yield shown.pod, code, str(shown.counts[code]), ",".join(_names(shown, code))
+    for what, end in (("preemption", shown.preemption), ("ending", shown.ending)):
+        if end is not None:
+            yield shown.pod, what, str(len(end.pods)), end.node, ",".join(end.pods)
+
+
+def _sentences(shown: "PodShown") -> Iterator[str]:
+    if shown.now is not None:
+        yield f"{shown.pod} (priority {shown.priority}) runs on {shown.now.node} {','.join(shown.now.gpus)}"
+    elif shown.place is None:
+        yield f"{shown.pod} (priority {shown.priority}) fits nowhere"
+    else:
+        yield f"{shown.pod} (priority {shown.priority}) has a place"
+    if shown.place is not None:
+        yield f"  it would go to {shown.place.node}"
+        for each in shown.gpus:
+            yield f"    {each.id}" + (
+                "" if each.free is None else f": of its {each.free} free milli-GPU, {each.left} would be left"
+            )
+    for code, count in shown.counts.items():
+        if code != "chosen":
+            names = _names(shown, code)
+            more = f" and {count - NAMED} more" if count > NAMED else ""
+            yield f"  {format_count(count, 'node')} {SAYS[code]}: {', '.join(names[:NAMED])}{more}"
+    if shown.preemption is not None:
+        yield f"  with its priority it would get {_ends(shown.preemption)}"
+    elif shown.ending is not None:
+        yield f"  no pod of lower priority makes room for it; it would fit {_ends(shown.ending)}"
+    elif shown.place is None:
+        yield "  whichever pods end, it does not fit"
+
+
+def _ends(end: "EndShown") -> str:
+    pods = [f"{name} (priority {priority})" for name, priority in end.pods.items()]
+    more = f" and {len(pods) - NAMED} more" if len(pods) > NAMED else ""
+    return f"onto {end.node} when {', '.join(pods[:NAMED])}{more} end{'' if len(pods) > 1 else 's'}"
+
+
+def _names(shown: "PodShown", code: str) -> list[str]:
+    return [each.node for each in shown.nodes if each.code == code]

@@ -1,0 +1,111 @@
+"""`gpuplane placement plan`: which pods to move where, and what each move brings."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuplane.cli.options import as_json
+from gpuplane.cli.placement.cluster import (
+    config,
+    draw_table,
+    is_terminal,
+    kubeconfig,
+    read,
+    read_config,
+    saved,
+    write_rows,
+)
+from gpuplane.cli.say import say
+from gpuplane.core.text import format_count, format_json
+
+if TYPE_CHECKING:
+    from gpuplane.placement.kubernetes.answers import PlaceShown, PlanShown
+
+HEADS = ("STEP", "POD", "FROM", "TO", "GAIN")
+MOST = 100_000
+
+
+class Moves(click.ParamType[str]):
+    """How many moves: a number, or a part of the pods that can be moved, as "5%"."""
+
+    name = "moves"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text itself. Raises BadParameter."""
+        found = re.fullmatch(r"(\d{1,6})(%?)", str(value), re.ASCII)
+        if found is None or not 1 <= int(found[1]) <= (100 if found[2] else MOST):
+            self.fail(f"{value!r} is neither a number from 1 to {MOST} nor a part from 1% to 100%", param, ctx)
+        return str(value)
+
+
+@click.command()
+@click.option(
+    "--moves",
+    type=Moves(),
+    metavar="N|N%",
+    default="5%",
+    show_default=True,
+    help="How many pods are moved at most; in % of those with GPUs that can be moved.",
+)
+@config
+@kubeconfig
+@saved
+@as_json
+def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Path | None, as_json: bool) -> None:
+    """Show which pods to move where, so that what is free is of more use. Nothing is moved.
+
+    A pod is moved by ending it; the plan says where it should start again. GAIN is what a move brings; a free GPU is
+    worth 1, and more where room is scarce that pods need. Moves of one step bring that together. Pods stay that no
+    controller would start again, that belong to a DaemonSet, or that are not safe to evict. Without a terminal each
+    line is a move, with tabs between the columns.
+    """
+    configured = read_config(config)
+    seen = read(kubeconfig, saved)
+    from gpuplane.placement.kubernetes.answers import movable, show_plan
+
+    most = int(moves) if moves.isdecimal() else -(-len(movable(seen)) * int(moves[:-1]) // 100)
+    shown = show_plan(seen, configured, most)
+    if as_json:
+        sys.stdout.buffer.write(format_json(shown))
+        return
+    rows = [
+        (str(each.step), each.pod, _place(each.before), _place(each.after), f"{each.gain:.2f}") for each in shown.moves
+    ]
+    if not is_terminal():
+        write_rows(rows)
+        return
+    if rows:
+        draw_table(HEADS, rows)
+        click.echo()
+    for line in _sentences(shown):
+        say(line)
+
+
+def _place(place: "PlaceShown") -> str:
+    return f"{place.node} {','.join(place.gpus)}"
+
+
+def _sentences(shown: "PlanShown") -> Iterator[str]:
+    yield (
+        f"{format_count(shown.gpus, 'GPU')} of {format_count(shown.nodes, 'node')}; "
+        f"{format_count(shown.pods, 'pod')} with GPUs, of which {shown.movable} can be moved."
+    )
+    if not shown.moves:
+        yield "No move brings anything."
+        return
+    steps = len({each.step for each in shown.moves})
+    yield (
+        f"{format_count(len(shown.moves), 'move')} in {format_count(steps, 'step')}, worth {shown.gain:.2f} free GPUs; "
+        f"GPUs that nobody has a part of: {shown.free_before} before, {shown.free_after} after."
+    )
+    if assumed := sum(each.is_assumed for each in shown.moves):
+        yield f"Of {format_count(assumed, 'pod')} nobody says which GPUs it has: its moves may bring less."
+    if shown.waiting:
+        yield (
+            f"Of {format_count(shown.waiting, 'pod')} that wait, {len(shown.fit_before)} would get a place before, "
+            f"{len(shown.fit_after)} after."
+        )

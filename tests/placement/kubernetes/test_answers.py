@@ -1,0 +1,144 @@
+"""What is asked about a cluster: the plan can be made, and decisions see those before them in their places."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuplane.core.strict import InvalidInput
+from gpuplane.placement.configuration import PlacementConfig
+from gpuplane.placement.kubernetes.answers import movable, show_plan, show_waiting
+from gpuplane.placement.kubernetes.cluster import SeenCluster
+from gpuplane.placement.kubernetes.listing import read_saved
+from gpuplane.placement.kubernetes.objects import ApiPod, decode_objects
+from gpuplane.placement.simulation.clusters import trace_of
+from tests.placement.kubernetes.small import node, objects, pod
+
+USUAL = PlacementConfig()
+
+
+def read(items: list[Any]) -> SeenCluster:
+    return read_saved(json.dumps({"kind": "List", "items": items}).encode(), "c.json")
+
+
+def test_a_file_of_kubectl_is_a_cluster() -> None:
+    found = read([*objects(), {"kind": "Service", "metadata": 5}])
+
+    assert len(found.nodes) == 6
+    assert len(found.pods) == 12
+    assert [each.name for each in found.waiting] == ["team/big", "team/small", "team/huge"]
+    assert {note.code for note in found.notes} == {"held-assumed"}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"items": 5}', "kind: List", "[" * 50_000, '{"items":' * 50_000])
+def test_what_kubectl_did_not_write(text: str) -> None:
+    with pytest.raises(InvalidInput, match=r"c\.json: it is not what `kubectl get"):
+        read_saved(text.encode(), "c.json")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        ({"kind": "Node", "metadata": None}, "object 7"),
+        ({"kind": "Node", "metadata": {"name": "x", "labels": [1]}}, "x"),
+        ({"kind": "Pod", "metadata": {"name": "x", "namespace": "y"}, "spec": 5}, "y/x"),
+        ({"kind": "Pod", "metadata": {"name": ["x"]}, "spec": 5}, "object 16"),
+        ({"kind": 5, "metadata": {"name": "z"}, "spec": 5}, "z"),
+        ([], "object 7"),
+    ],
+)
+def test_a_malformed_object_takes_no_other_with_it(wrong: Any, name: str) -> None:
+    found = read([*objects(), wrong])
+
+    assert len(found.nodes) == 6
+    assert len(found.pods) + len(found.waiting) == 15
+    assert [note.subject for note in found.notes if note.code == "object-unreadable"] == [name]
+
+
+def test_an_object_that_is_nested_deep_is_malformed() -> None:
+    deep = b'{"metadata":{"name":"x"},"spec":{"nodeSelector":' + b"[" * 5000 + b"]" * 5000 + b"}}"
+    good = json.dumps(pod("p", 1)).encode()
+    found, unreadable = decode_objects([msgspec.Raw(deep), msgspec.Raw(good)], ApiPod)
+
+    assert [each.metadata.name for each in found] == ["p"]
+    assert len(unreadable) == 1
+
+
+def test_decisions_see_those_before_them() -> None:
+    """Of three single GPUs that wait for the one that is free, the most important gets it."""
+    waiting = [pod(name, 1, priority=priority) for name, priority in (("x", 1), ("y", 5), ("z", 1))]
+    found = show_waiting(read([node("n0"), pod("a", 3, "n0", 2), *waiting]), USUAL)
+
+    assert [(each.pod, each.place is not None) for each in found] == [
+        ("team/y", True), ("team/x", False), ("team/z", False),
+    ]  # fmt: skip
+    assert found[0].gpus[0].left == 0
+    assert found[1].preemption is None
+    assert found[1].ending is not None
+    assert list(found[1].ending.pods) == ["team/a"]
+    assert found[1].counts == {"gpus-in-use": 1}
+
+
+def test_a_pod_that_has_just_been_placed_can_be_preempted() -> None:
+    found = show_waiting(read([node("n0"), pod("x", 4, priority=1)]), USUAL, "team/x")
+    assert [each.place is not None for each in found] == [True]
+
+    cluster = read([node("n0"), pod("low", 4), pod("later", 4)])
+    assert show_waiting(cluster, USUAL, "team/later")[0].ending is not None
+
+
+def test_a_running_pod_is_decided_as_if_it_came_now() -> None:
+    [found] = show_waiting(read(objects()), USUAL, "team/b3")
+
+    assert found.now is not None
+    assert found.place is not None
+    assert found.counts["chosen"] == 1
+    assert found.counts["worse"] == 5
+    with pytest.raises(KeyError):
+        show_waiting(read(objects()), USUAL, "team/b9")
+
+
+def test_a_plan_says_who_fits_then() -> None:
+    """Two nodes with two of four GPUs taken each: one move, and a pod of four fits."""
+    cluster = read([node("n0"), node("n1"), pod("a", 2, "n0"), pod("b", 2, "n1"), pod("big", 4)])
+    found = show_plan(cluster, USUAL, 5)
+
+    assert [each.pod for each in found.moves] in (["team/a"], ["team/b"])
+    assert found.fit_before == ()
+    assert found.fit_after == ("team/big",)
+    assert (found.free_before, found.free_after) == (4, 4)
+    assert found.moves[0].gain == pytest.approx(found.gain)
+    assert found.moves[0].is_assumed
+    assert show_plan(cluster, USUAL, 0).moves == ()
+
+
+@pytest.mark.parametrize("why", ["nobody", "DaemonSet", "kept"])
+def test_who_would_not_start_again_stays(why: str) -> None:
+    stays = [pod("a", 2, "n0"), pod("b", 2, "n1")]
+    for each in stays:
+        metadata = each["metadata"]
+        if why == "nobody":
+            metadata["ownerReferences"] = []
+        elif why == "DaemonSet":
+            metadata["ownerReferences"][0]["kind"] = "DaemonSet"
+        else:
+            metadata["annotations"] = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}
+    cluster = read([node("n0"), node("n1"), *stays, pod("big", 4)])
+
+    assert movable(cluster) == []
+    assert show_plan(cluster, USUAL, 5).moves == ()
+
+
+def test_a_cluster_is_a_trace_of_its_open_nodes_and_its_pods() -> None:
+    closed = node("n9")
+    closed["spec"] = {"unschedulable": True}
+    shared = pod("shared", 1)
+    shared["spec"]["containers"][0]["resources"]["limits"] = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "40960"}
+    found = trace_of(read([*objects(), closed, shared]))
+
+    assert {each.name for each in found.nodes} == {f"n{index}" for index in range(6)}
+    assert {each.name: each.demand_milli for each in found.pods if each.name[5] not in "ab"} == {
+        "team/huge": 8000, "team/small": 1000, "team/shared": 500,
+    }  # fmt: skip
+    assert sum(each.demand_milli for each in found.pods) == 18_000 + 4000 + 9000 + 500

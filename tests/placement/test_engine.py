@@ -16,7 +16,7 @@ from gpuplane.placement.policies.fgd import Fgd
 from gpuplane.placement.policies.policy import Floats, Policy, Pricing
 from gpuplane.placement.policies.wasteprice.policy import Potential
 from gpuplane.placement.policies.wasteprice.slots import Slots
-from gpuplane.placement.requests import GpuRequest, Placement, Request
+from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request
 
 GIB = 1024
 
@@ -75,10 +75,28 @@ def test_binpack_fills_and_spread_spreads() -> None:
     ],
 )
 def test_what_a_request_takes(wanted: Request, shares: list[tuple[int, int]] | None) -> None:
-    engine = Engine(Cluster([node("a", unit_milli=250)]), POLICIES["binpack"]())
+    engine = Engine(Cluster([node("a", units=4)]), POLICIES["binpack"]())
     found = engine.choose(wanted)
 
     assert (found and [(each.milli, each.memory_mib) for part in found.shares for each in part]) == shares
+
+
+@pytest.mark.parametrize("units", [1, 3, 7, 48, 1000, 1001, 2500])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_gpu_takes_as_many_ids_as_its_node_offers(policy: str, units: int) -> None:
+    """Whether they divide a GPU or not; for pods of one container and of two."""
+    both = Request(gpus=(GpuRequest(units=1),) * 2)
+    engine = Engine(Cluster([node("a", 1, units=units).but(cpu_milli=0)]), POLICIES[policy]())
+    placements = list[tuple[Request, Placement]]()
+    while (found := engine.choose(wanted := both if len(placements) % 2 else Request(gpus=both.gpus[:1]))) is not None:
+        engine.cluster.take(wanted, found)
+        placements.append((wanted, found))
+    assert sum(len(wanted.gpus) for wanted, _ in placements) in (units - 1, units)
+    assert (engine.choose(Request(gpus=both.gpus[:1])) is None) == (engine.cluster.units_free[0, 0] == 0)
+
+    for wanted, found in placements:
+        engine.cluster.give_back(wanted, found)
+    assert (engine.cluster.units_free[0, 0], engine.cluster.milli_free[0, 0]) == (units, WHOLE)
 
 
 def test_a_profile_takes_a_mig_device() -> None:

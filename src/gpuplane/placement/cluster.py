@@ -17,15 +17,15 @@ Booleans = npt.NDArray[np.bool_]
 
 
 class Gpu(Value):
-    """A GPU of a node. `unit_milli`: of one id that the node offers for it. `link_group`: GPUs of one node with one
-    number reach each other by NVLink; 0: by PCIe alone. `profiles`: MIG devices by profile; a GPU with MIG on is not
-    given out whole. `resource`: the name by which the node offers it; "": not known. `code`: why it is given to nobody;
-    "" for none."""
+    """A GPU of a node. `units`: how many ids the node offers for it; so many pods may share it. `link_group`: GPUs of
+    one node with one number reach each other by NVLink; 0: by PCIe alone. `profiles`: MIG devices by profile; a GPU
+    with MIG on is not given out whole. `resource`: the name by which the node offers it; "": not known. `code`: why it
+    is given to nobody; "" for none."""
 
     id: str
     model: str = ""
     memory_mib: int = 0
-    unit_milli: int = WHOLE
+    units: int = 1
     link_group: int = 0
     is_partitioned: bool = False
     profiles: Mapping[str, int] = {}
@@ -70,7 +70,9 @@ class Cluster:
         self.room = np.zeros((0, 0), np.int64)  # the largest `milli` that fits, time and memory; -1: not usable
         self.gpu_memory_mib = np.zeros((0, 0), np.int64)
         self.gpu_memory_free = np.zeros((0, 0), np.int64)
-        self.unit_milli = np.zeros((0, 0), np.int64)
+        self.units = np.zeros((0, 0), np.int64)  # ids that stand for each GPU
+        self.units_free = np.zeros((0, 0), np.int64)
+        self.unit_milli = np.zeros((0, 0), np.int64)  # of one id, rounded down; so all ids fit
         self.model = np.zeros((0, 0), np.int64)
         self.resource = np.zeros((0, 0), np.int64)
         self.link_group = np.zeros((0, 0), np.int64)
@@ -148,7 +150,7 @@ class Cluster:
         if wanted.asks_milli_alone:
             return Share(gpu, wanted.milli, int(self.gpu_memory_mib[row, gpu]) * wanted.milli // WHOLE)
         milli, memory = self.needs(np.asarray([row]), wanted)
-        return Share(gpu, int(milli[0, gpu]), int(memory[0, gpu]), wanted.profile)
+        return Share(gpu, int(milli[0, gpu]), int(memory[0, gpu]), wanted.profile, wanted.units)
 
     def needs(self, rows: Integers, wanted: GpuRequest) -> tuple[Integers, Integers]:
         """(milli-GPU, MiB) that a request takes of each GPU of these rows: two arrays, rows × GPUs.
@@ -160,8 +162,7 @@ class Cluster:
         if wanted.profile:
             return np.zeros_like(total), np.zeros_like(total)
         if wanted.units:
-            milli = np.minimum(self.unit_milli[rows] * wanted.units, WHOLE)
-            return milli, total * milli // WHOLE
+            return self.unit_milli[rows] * wanted.units, total // np.maximum(self.units[rows], 1) * wanted.units
         memory = (
             total * wanted.memory_percent // 100 if wanted.memory_percent else np.full_like(total, wanted.memory_mib)
         )
@@ -184,6 +185,8 @@ class Cluster:
         else:
             milli, memory = self.needs(rows, wanted)
             found = self.is_usable[rows] & (self.milli_free[rows] >= milli) & (self.gpu_memory_free[rows] >= memory)
+            if wanted.units:
+                found &= self.units_free[rows] >= wanted.units
         if wanted.models:
             found &= self.has_model(rows, wanted.models)
         if wanted.resource and not wanted.profile:
@@ -248,23 +251,26 @@ class Cluster:
         assert node is not None
         for each in (each for part in placement.shares for each in part):
             is_there = 0 <= each.gpu < len(node.gpus) and (not each.profile or each.profile in self.profiles)
-            if not is_there or min(each.milli, each.memory_mib) < 0:
+            if not is_there or min(each.milli, each.memory_mib, each.units) < 0:
                 raise OverCommitted(f"node {node.name}: there is nothing such as {each}")
         moves: list[_Move] = [
             ("milli-CPU", self.cpu_free, row, request.cpu_milli, node.cpu_milli),
             ("MiB of memory", self.memory_free, row, request.memory_mib, node.memory_mib),
         ]
-        milli, memory, instances = dict[int, int](), dict[int, int](), dict[tuple[int, str], int]()
+        milli, memory, units = dict[int, int](), dict[int, int](), dict[int, int]()
+        instances = dict[tuple[int, str], int]()
         for part in placement.shares:
             for each in part:
                 milli[each.gpu] = milli.get(each.gpu, 0) + each.milli
                 memory[each.gpu] = memory.get(each.gpu, 0) + each.memory_mib
+                units[each.gpu] = units.get(each.gpu, 0) + each.units
                 if each.profile:
                     instances[each.gpu, each.profile] = instances.get((each.gpu, each.profile), 0) + 1
         for gpu, amount in milli.items():
             whole = node.gpus[gpu].memory_mib
             moves.append(("milli-GPU", self.milli_free, (row, gpu), amount, WHOLE))
             moves.append(("MiB of a GPU", self.gpu_memory_free, (row, gpu), memory[gpu], whole))
+            moves.append(("ids of a GPU", self.units_free, (row, gpu), units[gpu], node.gpus[gpu].units))
         for (gpu, profile), amount in instances.items():
             place, whole = (row, gpu, self.profiles[profile]), node.gpus[gpu].profiles.get(profile, 0)
             moves.append(("MIG devices", self.instances_free, place, amount, whole))
@@ -334,7 +340,8 @@ class Cluster:
         for index, gpu in enumerate(node.gpus):
             self.milli_free[row, index] = WHOLE
             self.gpu_memory_mib[row, index] = self.gpu_memory_free[row, index] = gpu.memory_mib
-            self.unit_milli[row, index] = gpu.unit_milli
+            self.units[row, index] = self.units_free[row, index] = gpu.units
+            self.unit_milli[row, index] = WHOLE // max(gpu.units, 1)
             self.model[row, index] = self.models[gpu.model]
             self.resource[row, index] = self.resources[gpu.resource]
             self.link_group[row, index] = gpu.link_group

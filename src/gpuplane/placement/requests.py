@@ -55,12 +55,14 @@ class Request(Value):
 
 
 class Share(Value):
-    """What a pod gets of one GPU. `gpu`: its place on the node. `profile`: of the MIG device; "" for none."""
+    """What a pod gets of one GPU. `gpu`: its place on the node. `profile`: of the MIG device; "" for none. `units`: so
+    many of the ids that the node offers for it."""
 
     gpu: int
     milli: int
     memory_mib: int = 0
     profile: str = ""
+    units: int = 0
 
 
 class Placement(Value):

@@ -35,6 +35,7 @@ class _Search:
         self.needs = [[amount[0].tolist() for amount in cluster.needs(rows, each)] for each in parts]
         self.milli: list[int] = cluster.milli_free[row].tolist()
         self.memory: list[int] = cluster.gpu_memory_free[row].tolist()
+        self.units: list[int] = cluster.units_free[row].tolist()
         self.groups: list[int] = cluster.link_group[row].tolist()
         self.columns = [cluster.profiles.get(each.profile, -1) for each in parts]
         self.instances: list[list[int]] = cluster.instances_free[row].tolist()
@@ -52,10 +53,10 @@ class _Search:
             return None
         return tuple(
             tuple(
-                Share(gpu, self.needs[part][0][gpu], self.needs[part][1][gpu], self.parts[part].profile)
+                Share(gpu, self.needs[part][0][gpu], self.needs[part][1][gpu], wanted.profile, wanted.units)
                 for gpu in sorted(gpus)
             )
-            for part, gpus in enumerate(self.chosen)
+            for part, (wanted, gpus) in enumerate(zip(self.parts, self.chosen, strict=True))
         )
 
     def _place(self, place: int) -> bool:
@@ -78,6 +79,7 @@ class _Search:
         for gpu in gpus:
             self.milli[gpu] += sign * milli[gpu]
             self.memory[gpu] += sign * memory[gpu]
+            self.units[gpu] += sign * self.parts[part].units
             if self.columns[part] >= 0:
                 self.instances[gpu][self.columns[part]] += sign
 
@@ -98,14 +100,15 @@ class _Search:
         if self.columns[part] >= 0:
             return self.instances[gpu][self.columns[part]] > 0
         milli, memory = self.needs[part]
-        return bool(self.milli[gpu] >= milli[gpu] and self.memory[gpu] >= memory[gpu])
+        has_units = self.units[gpu] >= self.parts[part].units
+        return bool(has_units and self.milli[gpu] >= milli[gpu] and self.memory[gpu] >= memory[gpu])
 
     def _choose(self, gpus: Sequence[int], count: int) -> Iterator[list[int]]:
         """So many of these GPUs, of those that are alike always the first ones; the fullest first."""
         alike = dict[tuple[object, ...], list[int]]()
         for gpu in sorted(gpus, key=lambda each: (self.milli[each], sum(self.instances[each]), each)):
             key = (
-                self.milli[gpu], self.memory[gpu], self.groups[gpu], *self.instances[gpu],
+                self.milli[gpu], self.memory[gpu], self.units[gpu], self.groups[gpu], *self.instances[gpu],
                 *(fits[gpu] for fits in self.fits), *(amount[gpu] for needs in self.needs for amount in needs),
             )  # fmt: skip
             alike.setdefault(key, []).append(gpu)

@@ -130,6 +130,27 @@ def test_a_waiting_pod_is_placed_and_told_to_its_node() -> None:
     assert [(each.name, [gpu.uuid for gpu in each.gpus]) for each in said.containers] == [("c", ["GPU-1"])]
 
 
+@pytest.mark.parametrize("ids", [3, 48, 1500])
+@pytest.mark.parametrize("is_told", [True, False])
+def test_a_shared_gpu_has_as_many_pods_as_ids(ids: int, is_told: bool) -> None:
+    """Those that hold one, by the annotation or as assumed, and those that come."""
+    gpus = (NodeGpu("0", "GPU-0", "T4", 15360, GPU, ids),)
+    holding = Holding(PodRef("d", "a", container="c"), GPU, "0", 2)
+    described = node("n", ids, NodeGpus(gpus, (holding,)) if is_told else None)
+    described["status"]["capacity"]["cpu"] = "1000000"
+    described["metadata"]["labels"] = {"nvidia.com/gpu.replicas": f"{ids}", "nvidia.com/gpu.count": "1"}
+    holders = [pod("a", on="n")] if is_told else [pod("a", on="n"), pod("b", on="n")]
+    found = seen([described], [*holders, pod("new")])
+    cluster, request = found.build(), found.waiting[0].request.but(cpu_milli=0, memory_mib=0)
+    engine = Engine(cluster, POLICIES["binpack"]())
+    placed = 0
+    while placement := engine.choose(request):
+        cluster.take(request, placement)
+        placed += 1
+
+    assert placed == ids - 2
+
+
 @pytest.mark.parametrize("amount", [1 << 62, 1 << 63, -1])
 def test_amounts_that_no_gpu_has_are_told_and_labels_count(amount: int) -> None:
     text = json.dumps({"v": 1, "models": [["T4", amount]], "resources": [["nvidia.com/gpu", "", 0]],

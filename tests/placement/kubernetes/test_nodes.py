@@ -39,10 +39,10 @@ def test_the_annotation_says_what_there_is() -> None:
 
     model = "NVIDIA-H100-80GB-HBM3"
     assert seen.node.gpus == (
-        Gpu("GPU-0", model, 81559, 250, resource="nvidia.com/gpu"),
-        Gpu("GPU-1", model, 81559, 250, resource="nvidia.com/gpu", code="xid-79"),
-        Gpu("GPU-2", model, 81559, 1000, is_partitioned=True, profiles={"1g.10gb": 2}),
-        Gpu("GPU-3", model, 79 * 1024, 1000, resource="nvidia.com/gpu"),
+        Gpu("GPU-0", model, 81559, 4, resource="nvidia.com/gpu"),
+        Gpu("GPU-1", model, 81559, 4, resource="nvidia.com/gpu", code="xid-79"),
+        Gpu("GPU-2", model, 81559, is_partitioned=True, profiles={"1g.10gb": 2}),
+        Gpu("GPU-3", model, 79 * 1024, resource="nvidia.com/gpu"),
     )
     assert seen.devices == {"0": 0, "1": 1, "2": 2, "2:0": 2, "2:1": 2, "3": 3}
     assert (seen.node.cpu_milli, seen.node.memory_mib, seen.problem) == (8000, 32768, "")
@@ -60,16 +60,18 @@ def test_an_annotation_that_cannot_be_read_is_told_and_labels_count(text: str) -
     ("capacity", "allocatable", "labels", "gpus"),
     [
         ({}, None, LABELS, []),
-        ({"nvidia.com/gpu": "2"}, None, LABELS, [("Tesla-T4", 15360, 1000, "")] * 2),
+        ({"nvidia.com/gpu": "2"}, None, LABELS, [("Tesla-T4", 15360, 1, "")] * 2),
         ({"nvidia.com/gpu": "2"}, {"nvidia.com/gpu": "1"}, LABELS,
-         [("Tesla-T4", 15360, 1000, ""), ("Tesla-T4", 15360, 1000, "not-allocatable")]),
+         [("Tesla-T4", 15360, 1, ""), ("Tesla-T4", 15360, 1, "not-allocatable")]),
         ({"nvidia.com/gpu": "8"}, None, LABELS | {"nvidia.com/gpu.replicas": "4",
-          "nvidia.com/gpu.product": "Tesla-T4-SHARED"}, [("Tesla-T4", 15360, 250, "")] * 2),
-        ({"nvidia.com/gpu.shared": "8"}, None, LABELS, [("Tesla-T4", 15360, 250, "")] * 2),
-        ({"nvidia.com/gpu": "2"}, None, {}, [("", 0, 1000, "")] * 2),
+          "nvidia.com/gpu.product": "Tesla-T4-SHARED"}, [("Tesla-T4", 15360, 4, "")] * 2),
+        ({"nvidia.com/gpu.shared": "8"}, None, LABELS, [("Tesla-T4", 15360, 4, "")] * 2),
+        ({"nvidia.com/gpu": "96"}, None, LABELS | {"nvidia.com/gpu.replicas": "48"}, [("Tesla-T4", 15360, 48, "")] * 2),
+        ({"nvidia.com/gpu": "3000"}, None, LABELS, [("Tesla-T4", 15360, 1500, "")] * 2),
+        ({"nvidia.com/gpu": "2"}, None, {}, [("", 0, 1, "")] * 2),
         ({"nvidia.com/gpu": "many"}, None, LABELS, []),
-        ({"nvidia.com/gpu": "1"}, None, LABELS | {"nvidia.com/gpu.memory": "-1"}, [("Tesla-T4", 0, 1000, "")]),
-        ({"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}, None, LABELS, [("Tesla-T4", 15360, 1000, "")] * 2),
+        ({"nvidia.com/gpu": "1"}, None, LABELS | {"nvidia.com/gpu.memory": "-1"}, [("Tesla-T4", 0, 1, "")]),
+        ({"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}, None, LABELS, [("Tesla-T4", 15360, 1, "")] * 2),
     ],
 )  # fmt: skip
 def test_labels_and_capacity_say_what_there_is(
@@ -81,7 +83,7 @@ def test_labels_and_capacity_say_what_there_is(
     """Of a node of NVIDIA's plugin, or of gpushare's."""
     seen = read(capacity, labels, **({} if allocatable is None else {"allocatable": {"cpu": "8", **allocatable}}))
 
-    assert [(each.model, each.memory_mib, each.unit_milli, each.code) for each in seen.node.gpus] == gpus
+    assert [(each.model, each.memory_mib, each.units, each.code) for each in seen.node.gpus] == gpus
 
 
 def test_mig_devices_of_the_mixed_strategy_are_spread_over_gpus() -> None:

@@ -106,6 +106,7 @@ def _clip(cluster: Cluster, request: Request, placement: Placement) -> tuple[Req
     asked = request.cpu_milli, request.memory_mib
     taken = min(asked[0], int(cluster.cpu_free[0])), min(asked[1], int(cluster.memory_free[0]))
     milli, memory = cluster.milli_free[0].tolist(), cluster.gpu_memory_free[0].tolist()
+    units = cluster.units_free[0].tolist()
     instances = cluster.instances_free[0].tolist()
     is_over, parts = taken != asked, list[tuple[Share, ...]]()
     for part in placement.shares:
@@ -118,10 +119,13 @@ def _clip(cluster: Cluster, request: Request, placement: Placement) -> tuple[Req
                     continue
                 instances[share.gpu][column] -= 1
             fitting = share.but(
-                milli=min(share.milli, milli[share.gpu]), memory_mib=min(share.memory_mib, memory[share.gpu])
+                milli=min(share.milli, milli[share.gpu]),
+                memory_mib=min(share.memory_mib, memory[share.gpu]),
+                units=min(share.units, units[share.gpu]),
             )
             milli[share.gpu] -= fitting.milli
             memory[share.gpu] -= fitting.memory_mib
+            units[share.gpu] -= fitting.units
             is_over |= fitting != share
             kept.append(fitting)
         parts.append(tuple(kept))
@@ -158,8 +162,8 @@ def _shares_of(seen: SeenNode, holding: Holding, place: int) -> list[Share]:
         return [Share(place, 0, 0, profile)] * holding.ids if profile else []
     if mib := holding.memory_mib:
         return [Share(place, mib * WHOLE // gpu.memory_mib if gpu.memory_mib else WHOLE, mib)]
-    milli = min(gpu.unit_milli * holding.ids, WHOLE)
-    return [Share(place, milli, gpu.memory_mib * milli // WHOLE)]
+    units = min(holding.ids, gpu.units)
+    return [Share(place, WHOLE // gpu.units * units, gpu.memory_mib // gpu.units * units, units=units)]
 
 
 def _placement(node: Node, pod: Pod, shares: Sequence[tuple[str, Share]]) -> Placement:

@@ -18,7 +18,6 @@ from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice
 from gpuplane.placement.cluster import Gpu, Node
 from gpuplane.placement.kubernetes.objects import LARGEST, MIB, MILLI, ApiNode, Resources, amount_of
-from gpuplane.placement.requests import WHOLE
 
 SHARED_RESOURCE = f"{GPU_RESOURCE}.shared"
 """As the device plugin names shares where `renameByDefault` is set."""
@@ -124,7 +123,7 @@ def _gpu(each: NodeGpu) -> Gpu:
         id=each.uuid,
         model=model_name(each.model),
         memory_mib=min(resource.share_mib * each.ids, LARGEST) if resource and shares_memory else each.memory_mib,
-        unit_milli=WHOLE // max(each.ids, 1) if not shares_memory else WHOLE,
+        units=max(each.ids, 1) if not shares_memory else 1,
         is_partitioned=bool(each.mig),
         profiles=dict(profiles),
         resource=resource.name if resource is not None else "",
@@ -138,7 +137,7 @@ def _single(gpu: NodeGpu, device: NodeMigDevice) -> Gpu:
     return Gpu(
         id=f"MIG-{gpu.uuid}/{device.gpu_instance}/{device.compute_instance}",
         model=f"{model_name(gpu.model)}-MIG-{device.profile}",
-        unit_milli=WHOLE // max(device.ids, 1),
+        units=max(device.ids, 1),
         resource=device.resource.name,
         code=_code(gpu) or _code(device),
     )
@@ -158,7 +157,7 @@ def _by_labels(api: ApiNode) -> tuple[Gpu, ...]:
     of_each, whole = _share(labels, ids)
     model = model_name(labels.get("nvidia.com/gpu.product", "")).removesuffix("-SHARED")
     memory = _number(labels, "nvidia.com/gpu.memory")
-    units = Gpu("", model, memory, WHOLE // of_each, resource=resource)
+    units = Gpu("", model, memory, of_each, resource=resource)
     gpus = [
         units.but(id=f"{name}/{place}", code="" if (place + 1) * of_each <= well else NOT_ALLOCATABLE)
         for place in range(whole)
@@ -182,7 +181,7 @@ def _share(labels: Mapping[str, str], ids: int) -> tuple[int, int]:
     replicas, count = _number(labels, "nvidia.com/gpu.replicas"), _number(labels, "nvidia.com/gpu.count")
     if replicas <= 1 and count and ids > count and ids % count == 0:
         replicas = ids // count  # a plugin that shares and does not say so in labels
-    replicas = min(max(replicas, 1), WHOLE)
+    replicas = max(replicas, 1)
     return replicas, min(ids // replicas, MOST_GPUS)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
+from bench.decisions import large, speed
+from bench.moves import consolidation
 from bench.row import Measure, Row
 from bench.traces import DEFAULT, OTHERS, missing, play
 from gpuplane.placement.simulation.results import (
@@ -140,4 +142,12 @@ def _how(more: Difference) -> str:
     return f"paired {more.mean:+.2f} ± {more.margin or 0:.2f} points (95 %), the worst seed {more.least:+.2f}"
 
 
-MEASURES: tuple[Measure, ...] = (default_trace, other_traces, with_departures, reservations)
+MEASURES: tuple[Measure, ...] = (
+    default_trace,
+    other_traces,
+    with_departures,
+    consolidation,
+    speed,
+    large,
+    reservations,
+)

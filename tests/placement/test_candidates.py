@@ -60,6 +60,24 @@ def test_a_node_with_links_comes_before_one_without(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_the_first_links_of_a_cluster_count_at_once(policy: str) -> None:
+    cluster = Cluster([node("a", [0, 0]), node("b", [0, 0])])
+    engine, preferred, required = (
+        Engine(cluster, POLICIES[policy]()),
+        request(count=2),
+        request(count=2, linked="required"),
+    )
+
+    assert engine.choose(preferred) is not None
+    assert engine.choose(required) is engine.choose(Request(0, 0, required.gpus * 2)) is None
+    cluster.put_node(node("z", [1, 1]))
+    for wanted in (preferred, required):
+        placement = engine.choose(wanted)
+        assert placement is not None
+        assert placement.node == "z"
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
 def test_one_gpu_is_taken_where_links_lose_least(policy: str) -> None:
     cluster = Cluster([node("a", [1, 1, 1, 1, 2, 2, 0])])
 

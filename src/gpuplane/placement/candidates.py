@@ -98,7 +98,7 @@ def _of_one(
         key, fits = _take(key, gpus), np.take_along_axis(fits, gpus, axis=1)
     distinct = fits.copy()
     for column in range(1, fits.shape[1]):
-        distinct[:, column] &= (key[:, :column] != key[:, column, None]).all(axis=1)
+        distinct[:, column:] &= key[:, column:] != key[:, :-column]
     index, gpu = np.nonzero(distinct)
     if gpus is not None:
         gpu = gpus[index, gpu]
@@ -120,13 +120,14 @@ def _pick(
     """(the GPUs of each row, whether they are of one link group; None where that does not matter)."""
     order = np.where(fits, -preference, 2 * WHOLE)
     is_linked = None
-    if cluster.has_links and wanted.linked != "any":
+    if wanted.linked == "required" or (cluster.has_links and wanted.linked == "preferred"):
         group = cluster.link_group[rows]
         mates = ((group[:, :, None] == group[:, None, :]) & fits[:, None, :]).sum(axis=2)
         suffices = fits & (group > 0) & (mates >= wanted.count)
         is_linked = suffices.any(axis=1)
-        size = np.where(suffices, mates * 1024 + group, np.iinfo(np.int64).max)
-        chosen = size == size.min(axis=1, keepdims=True)
+        most = np.iinfo(np.int64).max
+        size = np.where(suffices, mates * 1024 + group, most)
+        chosen = size == size.min(axis=1, keepdims=True, initial=most)
         order = np.where(is_linked[:, None] & ~chosen, 2 * WHOLE, order)
     gpus = np.argsort(order, axis=1, kind="stable")[:, : wanted.count]
     return np.sort(gpus, axis=1), is_linked

@@ -1,7 +1,8 @@
 """The decision: the node and the GPUs that a policy likes best. Pure; what random ties are broken by is handed in.
 
 The scores of a request are kept, and only nodes that have changed are looked at again. Where the policy prices anew,
-a decision looks at some nodes by the new prices beside the old ones, until all are there: none pays for all.
+a decision looks at the nodes that were best before and at some others, not at all: those that it leaves out take their
+turn when prices change again, or when nothing fits on those that it knows.
 """
 
 from collections import OrderedDict
@@ -18,8 +19,8 @@ from gpuplane.placement.requests import Placement, Request
 
 KEPT = 512
 """Requests whose scores are kept; the one that was asked for longest ago goes."""
-AT_ONCE = 400
-"""Rows that one decision looks at by new prices."""
+AT_ONCE = 150
+"""Rows that a decision looks at by new prices: so many that were best by the old ones, and as many others in turn."""
 UNLINKED = 1e12
 """What GPUs lose that are not linked though that is preferred: more than any score."""
 
@@ -30,6 +31,7 @@ class Engine:
     def __init__(self, cluster: Cluster, policy: Policy, random: Random | None = None) -> None:
         self.cluster, self.policy, self._random = cluster, policy, random
         self._rankings: OrderedDict[Request, _Ranking] = OrderedDict()
+        self._has_links = cluster.has_links
 
     def choose(self, request: Request) -> Placement | None:
         """Where a pod goes; None where it fits nowhere. Nothing is taken by that."""
@@ -49,8 +51,10 @@ class Engine:
         return self._placement(request, row, ranking.gpus[row]), float(best)
 
     def scores(self, request: Request) -> Floats:
-        """Of each row, what its best place scores; −inf where the request does not fit."""
-        return self._rank(request).values.copy()
+        """Of each row, what its best place scores by present prices; −inf where the request does not fit."""
+        ranking = self._rank(request)
+        self._look(ranking, request, ranking.next_left(len(ranking.left)))
+        return ranking.values.copy()
 
     def _placement(self, request: Request, row: int, gpus: npt.NDArray[np.uint16]) -> Placement:
         node = self.cluster.nodes[row]
@@ -63,7 +67,10 @@ class Engine:
         return Placement(node.name, shares)
 
     def _rank(self, request: Request) -> "_Ranking":
-        """The scores of all nodes, by the newest prices by which all have been looked at."""
+        """The scores of a request by present prices, of the nodes that matter."""
+        if self._has_links != self.cluster.has_links:  # from now on GPUs that are not linked score less
+            self._has_links = self.cluster.has_links
+            self._rankings.clear()
         pricing, size = self.policy.refresh(self.cluster), len(self.cluster.nodes)
         ranking = self._rankings.get(request)
         if ranking is None:
@@ -71,27 +78,16 @@ class Engine:
             self._look(ranking, request, np.arange(size))
         else:
             ranking.grow(size)
-            self._look(ranking, request, self.cluster.rows_changed_since(ranking.version))
+            rows = self.cluster.rows_changed_since(ranking.version)
             if ranking.pricing is not pricing:
-                ranking = self._rankings[request] = self._replace(ranking, pricing, request)
+                rows = ranking.price_anew(pricing, rows)
+            self._look(ranking, request, rows)
+        while len(ranking.left) and ranking.values.max() == -np.inf:
+            self._look(ranking, request, ranking.next_left(AT_ONCE))
         self._rankings.move_to_end(request)
         if len(self._rankings) > KEPT:
             self._rankings.popitem(last=False)
         return ranking
-
-    def _replace(self, ranking: "_Ranking", pricing: Pricing, request: Request) -> "_Ranking":
-        """Go on with the ranking by new prices: that one once it is complete, the old one until then."""
-        size, following = len(ranking.values), ranking.following
-        if following is None:
-            following = ranking.following = _Ranking(pricing, size, request)
-            following.version = ranking.version
-            following.left = np.flatnonzero(ranking.values > -np.inf)  # prices do not change where a request fits
-        following.grow(size)
-        rows, following.left = following.left[:AT_ONCE], following.left[AT_ONCE:]
-        if following.version != self.cluster.version:
-            rows = np.union1d(rows, self.cluster.rows_changed_since(following.version))
-        self._look(following, request, rows)
-        return ranking if len(following.left) else following
 
     def _look(self, ranking: "_Ranking", request: Request, rows: Integers) -> None:
         """Score these rows again."""
@@ -105,7 +101,7 @@ class Engine:
         scores = ranking.pricing.score(self.cluster, request, found)
         if found.is_linked is not None:
             scores = np.where(found.is_linked, scores, scores - UNLINKED)
-        if len(found.rows) == 1 or (np.diff(found.rows) != 0).all():
+        if len(found.rows) == 1 or (found.rows[1:] != found.rows[:-1]).all():
             ranking.values[found.rows], ranking.gpus[found.rows] = scores, found.gpus
             return
         order = np.argsort(scores[::-1], kind="stable")  # the best of a row last: it stays; of equals the first
@@ -114,19 +110,35 @@ class Engine:
 
 
 class _Ranking:
-    """The scores of one request, of a version of the cluster and one pricing."""
+    """The scores of one request, of a version of the cluster and one pricing. `left`: the rows that have not been
+    looked at by these prices, though the request may fit there; the one that has waited longest first."""
 
     def __init__(self, pricing: Pricing, rows: int, request: Request) -> None:
         self.pricing, self.version = pricing, 0
         self.values: Floats = np.full(rows, -np.inf)
         self.gpus = np.zeros((rows, sum(each.count for each in request.gpus)), np.uint16)
-        self.left: Integers = np.zeros(0, np.int64)  # rows that have not been looked at by these prices
-        self.following: _Ranking | None = None  # by newer prices
+        self.left: Integers = np.zeros(0, np.int64)
+
+    def price_anew(self, pricing: Pricing, changed: Integers) -> Integers:
+        """Forget all scores; the rows to look at now: those that have changed, the best so far, and some others."""
+        self.pricing = pricing
+        self.left = self.left[self.values[self.left] == -np.inf]
+        self.values[changed] = -np.inf
+        known = np.flatnonzero(self.values > -np.inf)
+        known = known[np.argsort(-self.values[known], kind="stable")]
+        self.values[:] = -np.inf
+        looks = np.zeros(len(self.values), np.bool_)
+        looks[changed] = looks[known[:AT_ONCE]] = looks[self.next_left(AT_ONCE)] = True
+        self.left = np.concatenate([self.left, known[AT_ONCE:]])
+        return np.flatnonzero(looks)
+
+    def next_left(self, number: int) -> Integers:
+        """So many of the rows that are left, taken from there."""
+        rows, self.left = self.left[:number], self.left[number:]
+        return rows
 
     def grow(self, rows: int) -> None:
         """Nodes have come."""
         if more := rows - len(self.values):
             self.values = np.pad(self.values, (0, more), constant_values=-np.inf)
             self.gpus = np.pad(self.gpus, [(0, more), (0, 0)])
-            if self.following:
-                self.following.grow(rows)

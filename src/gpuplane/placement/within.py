@@ -90,7 +90,7 @@ class _Search:
         if wanted.count > 1 and wanted.linked != "any":
             for group in sorted({self.groups[gpu] for gpu in fitting} - {0}):
                 yield from self._choose([gpu for gpu in fitting if self.groups[gpu] == group], wanted.count)
-            if wanted.linked == "required" and any(self.groups):
+            if wanted.linked == "required":
                 return
         yield from self._choose(fitting, wanted.count)
 

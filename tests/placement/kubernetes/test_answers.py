@@ -40,12 +40,12 @@ def test_what_kubectl_did_not_write(text: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "name"),
     [
-        ({"kind": "Node", "metadata": None}, "object 7"),
+        ({"kind": "Node", "metadata": None}, "node 7"),
         ({"kind": "Node", "metadata": {"name": "x", "labels": [1]}}, "x"),
         ({"kind": "Pod", "metadata": {"name": "x", "namespace": "y"}, "spec": 5}, "y/x"),
-        ({"kind": "Pod", "metadata": {"name": ["x"]}, "spec": 5}, "object 16"),
+        ({"kind": "Pod", "metadata": {"name": ["x"]}, "spec": 5}, "pod 16"),
         ({"kind": 5, "metadata": {"name": "z"}, "spec": 5}, "z"),
-        ([], "object 7"),
+        ([], "node 7"),
     ],
 )
 def test_a_malformed_object_takes_no_other_with_it(wrong: Any, name: str) -> None:
@@ -59,10 +59,10 @@ def test_a_malformed_object_takes_no_other_with_it(wrong: Any, name: str) -> Non
 def test_an_object_that_is_nested_deep_is_malformed() -> None:
     deep = b'{"metadata":{"name":"x"},"spec":{"nodeSelector":' + b"[" * 5000 + b"]" * 5000 + b"}}"
     good = json.dumps(pod("p", 1)).encode()
-    found, unreadable = decode_objects([msgspec.Raw(deep), msgspec.Raw(good)], ApiPod)
+    found, unreadable = decode_objects([msgspec.Raw(deep), msgspec.Raw(good)], ApiPod, "pod")
 
     assert [each.metadata.name for each in found] == ["p"]
-    assert len(unreadable) == 1
+    assert [*unreadable] == ["pod 1"]
 
 
 def test_decisions_see_those_before_them() -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gpuplane.apiserver import connection
@@ -54,6 +55,26 @@ async def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones(
     monkeypatch.setattr(connection, "LARGEST_ANSWER", 100)
     with pytest.raises(ClusterUnavailable, match="is it an API server"):
         await list_cluster(kubeconfig)
+
+
+async def test_an_object_that_cannot_be_read_is_named_and_left_out(server: ApiServer, kubeconfig: Path) -> None:
+    """By its name, else by its place; all others are there."""
+    nodes = [node("good"), {"metadata": {"name": "bad", "labels": [1]}}, {"metadata": None}, 7]
+    pods: list[object] = [
+        pod("good", on="good"),
+        {"metadata": {"name": "bad", "namespace": "d"}, "spec": 3},
+        {"metadata": {"namespace": "d", "name": 5}},
+    ]
+    for path, items in (("nodes", nodes), ("pods", pods)):
+        page = msgspec.json.encode({"metadata": {"resourceVersion": "1"}, "items": items})
+        server.failures.append(InjectedFailure(f"GET /api/v1/{path}*", garbage=page))
+    found = await list_cluster(kubeconfig)
+
+    assert [each.name for each in found.nodes] == ["good"]
+    assert [each.name for each in found.pods] == ["d/good"]
+    unreadable = {each.subject: each.detail for each in found.notes if each.code == "object-unreadable"}
+    assert [*unreadable] == ["bad", "node 3", "node 4", "d/bad", "pod 3"]
+    assert unreadable["bad"] == "Expected `object | null`, got `array` - at `$.metadata.labels`"
 
 
 async def test_why_a_cluster_cannot_be_listed(server: ApiServer, kubeconfig: Path, tmp_path: Path) -> None:

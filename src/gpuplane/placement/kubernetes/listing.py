@@ -75,8 +75,8 @@ def read_saved(data: bytes, file: str) -> SeenCluster:
 
 
 def _read(nodes: Sequence[msgspec.Raw], pods: Sequence[msgspec.Raw]) -> SeenCluster:
-    read_nodes, unreadable_nodes = decode_objects(nodes, ApiNode)
-    read_pods, unreadable_pods = decode_objects(pods, ApiPod)
+    read_nodes, unreadable_nodes = decode_objects(nodes, ApiNode, "node")
+    read_pods, unreadable_pods = decode_objects(pods, ApiPod, "pod")
     found = read_cluster(read_nodes, read_pods)
-    notes = [Note("object-unreadable", name) for name in (*unreadable_nodes, *unreadable_pods)]
+    notes = [Note("object-unreadable", *each) for each in (*unreadable_nodes.items(), *unreadable_pods.items())]
     return found.but(notes=(*notes, *found.notes))

@@ -126,15 +126,16 @@ T = TypeVar("T")
 NOT_DECODED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def decode_objects(found: Iterable[msgspec.Raw], shape: type[T]) -> tuple[list[T], list[str]]:
-    """(the objects that have this shape, the names of the others): one that is malformed takes nobody with it."""
-    objects, unreadable = list[T](), list[str]()
+def decode_objects(found: Iterable[msgspec.Raw], shape: type[T], kind: str) -> tuple[list[T], dict[str, str]]:
+    """(the objects that have this shape; of the others their name, or `kind` and place, → what is wrong): one that is
+    malformed takes nobody with it."""
+    objects, unreadable = list[T](), dict[str, str]()
     decoder = msgspec.json.Decoder(shape)
     for place, each in enumerate(found):
         try:
             objects.append(decoder.decode(each))
-        except NOT_DECODED:
-            unreadable.append(_name(each) or f"object {place + 1}")
+        except NOT_DECODED as error:
+            unreadable[_name(each) or f"{kind} {place + 1}"] = f"{error}"
     return objects, unreadable
 
 

@@ -29,7 +29,7 @@ class Binpack:
     def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
         """How full the node and its GPUs are."""
         room = cluster.room[found.rows]
-        on_node = np.maximum(room, 0).sum(axis=1) / (WHOLE * max(room.shape[1], 1))
+        on_node = np.maximum(room, 0).sum(axis=1) / WHOLE
         on_gpus = found.before.sum(axis=1) if found.instances_left is None else found.instances_left
         scores: Floats = self.sign * (GPU_WEIGHT * on_gpus + on_node)
         return scores

@@ -34,13 +34,16 @@ class Fgd:
     def __init__(self, workload: Workload | None = None) -> None:
         self.workload = Workload() if workload is None else workload
         self._pricing: Fragmentation | None = None
-        self._version = -1
+        self._seen = (-1, -1)  # the versions of the workload, and of what the nodes have
 
     def refresh(self, cluster: Cluster) -> "Fragmentation":
-        """The gradient, for the requests that are typical now."""
-        if self._pricing is None or self._version != self.workload.version:
-            self._version = self.workload.version
-            self._pricing = Fragmentation(typical(self.workload.classes(*usual_gpu(cluster))))
+        """The gradient, for the requests that are typical now on the nodes that there are."""
+        if self._pricing is None or self._seen != (self.workload.version, cluster.inventory_version):
+            self._seen = self.workload.version, cluster.inventory_version
+            requests = typical(self.workload.classes(*usual_gpu(cluster)))
+            gpus, cpu_milli = cluster.room.shape[1], int(cluster.cpu_milli.max(initial=0))
+            if self._pricing is None or self._pricing.of != (requests, gpus, cpu_milli):
+                self._pricing = Fragmentation(requests, gpus, cpu_milli)
         return self._pricing
 
 
@@ -62,12 +65,14 @@ def usual_gpu(cluster: Cluster) -> tuple[int, int]:
 
 
 class Fragmentation:
-    """The gradient for fixed typical requests. Of each node it keeps how many GPUs suffice for each of them, and what
-    is free of these."""
+    """The gradient for fixed typical requests, on nodes that have so many GPUs and so much CPU at most. Of each node it
+    keeps how many GPUs suffice for each request, and what is free of these."""
 
     gpu_points = 25.0  # how steep the score is where nothing is gained or lost
 
-    def __init__(self, requests: dict[RequestClass, float]) -> None:
+    def __init__(self, requests: dict[RequestClass, float], gpus: int, cpu_milli: int) -> None:
+        self.of = requests, gpus, cpu_milli
+        self._most_idle, self._largest_cpu = WHOLE * max(gpus, 1), max(cpu_milli, 1)
         kinds = [each for each in requests if each.gpus]
         self._models = [each.models for each in kinds]
         self._cpu = np.array([each.cpu_milli for each in kinds], np.int32)
@@ -98,7 +103,6 @@ class Fragmentation:
                 self._fits_model[rows, index] = not models or cluster.has_model(rows, models).any(axis=1)
             self._described = cluster.version
             self._all_fit = bool(self._fits_model.all())
-            self._largest_cpu = max(int(cluster.cpu_milli.max(initial=0)), 1)
         rows = cluster.rows_changed_since(self._version)
         room = cluster.room[rows]
         self._words[rows] = words = self._word[room].sum(axis=1, dtype=np.int32)
@@ -119,13 +123,13 @@ class Fragmentation:
         left = self._fragmentation(rows, words, idle, found.cpu_after)
         gain = self._before[rows] - left
         scores: Floats = np.floor(100 / (1 + np.exp(gain / -1000)))
-        return scores + self._tie(cluster, found, idle)
+        return scores + self._tie(found, idle)
 
-    def _tie(self, cluster: Cluster, found: Candidates, idle: Integers) -> Floats:
+    def _tie(self, found: Candidates, idle: Integers) -> Floats:
         """From 0 to below 1: best fit, of what is left of the node's GPUs and of its CPU together."""
         if found.instances_left is not None:
             idle = found.instances_left
-        left = idle / (WHOLE * max(cluster.room.shape[1], 1)) + found.cpu_after / self._largest_cpu
+        left = idle / self._most_idle + found.cpu_after / self._largest_cpu
         tie: Floats = 0.999 / (1 + left)
         return tie
 

@@ -44,27 +44,42 @@ class WastePrice:
     def __init__(self, workload: Workload | None = None) -> None:
         self.workload = Workload() if workload is None else workload
         self.frequency: dict[RequestClass, float] = {}
-        self._version = -1
+        self._classes: dict[RequestClass, float] | None = None
+        self._of = (-1, -1)  # the versions of the workload, and of what the nodes have, that they are of
         self._free_milli = 0
+        self._count_at = 0  # the version of the cluster when it has to be counted again
         self._seen = 0  # the version of the cluster when scarcity was last looked at
         self._pricing: Potential | None = None
 
     def refresh(self, cluster: Cluster) -> "Potential":
         """The potential, by how scarce slots were when last looked at."""
-        if self._pricing is None or self._version != self.workload.version:
-            self._version = self.workload.version
-            frequency = self.workload.classes(*usual_gpu(cluster))
-            self._worth = waste_prices(_share_demand(frequency))
-            self.frequency = merge_alike(with_large(frequency))
-            self._slots = Slots(list(self.frequency))
-            self._pricing = None
-        free = free_milli(cluster)
-        has_moved = abs(free - self._free_milli) > MOVED * self._free_milli
+        if self._of != (self.workload.version, cluster.inventory_version):
+            self._of = self.workload.version, cluster.inventory_version
+            self._expect(self.workload.classes(*usual_gpu(cluster)))
         has_churned = cluster.version - self._seen > CHURNED * len(cluster.rows)
-        if self._pricing is None or has_moved or has_churned:
-            self._free_milli, self._seen = free, cluster.version
+        if self._pricing is None or has_churned or self._has_moved(cluster):
+            self._free_milli, self._seen, self._count_at = free_milli(cluster), cluster.version, 0
             self._pricing = Potential(self._worth, self._slots, weights(cluster, self._slots, self.frequency))
         return self._pricing
+
+    def _expect(self, classes: dict[RequestClass, float]) -> None:
+        """Price anew, if these are not what was expected before."""
+        if classes == self._classes:
+            return
+        self._classes = classes
+        self._worth = waste_prices(_share_demand(classes))
+        self.frequency = merge_alike(with_large(classes))
+        self._slots = Slots(list(self.frequency))
+        self._pricing = None
+
+    def _has_moved(self, cluster: Cluster) -> bool:
+        """Whether that part of the free GPUs has come or gone. One change moves no more than a node's GPUs; so they are
+        not counted after each."""
+        if cluster.version < self._count_at:
+            return False
+        spare = MOVED * self._free_milli - abs(free_milli(cluster) - self._free_milli)
+        self._count_at = cluster.version + max(1, int(spare / (WHOLE * max(cluster.room.shape[1], 1))))
+        return spare < 0
 
 
 def pricing_to_make_room(policy: WastePrice, cluster: Cluster) -> "Potential":
@@ -166,5 +181,5 @@ class Potential:
         return scores
 
     def _slots_worth(self, fifths: Fifths) -> Floats:
-        worth: Floats = self._value.take(fifths + self._offset).sum(axis=1)
+        worth: Floats = self._value.take(fifths.astype(np.int32) + self._offset).sum(axis=1)
         return worth

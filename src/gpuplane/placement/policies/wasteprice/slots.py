@@ -31,25 +31,28 @@ class Slots:
         self._with_gpus = sum(each.gpus > 0 for each in self.classes)
         kinds = self.classes[: self._with_gpus]
         sizes = sorted({each.milli for each in kinds})
-        groups = sorted({(each.milli, each.gpus) for each in kinds})  # few, beside the classes
-        self._group_of = np.array([groups.index((each.milli, each.gpus)) for each in kinds], np.int64)
-        self._size_of = np.array([sizes.index(milli) for milli, _ in groups], np.int64)
-        self._per_request = np.array([gpus for _, gpus in groups], np.int32)
+        groups = sorted({(each.gpus, each.milli) for each in kinds})  # few, beside the classes
+        self._group_of = np.array([groups.index((each.gpus, each.milli)) for each in kinds], np.int64)
+        self._size_of = np.array([sizes.index(milli) for _, milli in groups], np.int64)
+        self._of_one = sum(gpus == 1 for gpus, _ in groups)
+        self._per_request = np.array([gpus for gpus, _ in groups[self._of_one :]], np.int32)
         self._per_milli_cpu = 1 / np.array([max(each.cpu_milli, 1) for each in self.classes], np.float32)
+        self._cpu_of_most = MOST * min((max(each.cpu_milli, 1) for each in self.classes), default=1)
         self._fitting = np.zeros((WHOLE + 2, len(sizes)), np.int16)  # by room; the last: −1, of a GPU not usable
         if sizes:
             self._fitting[:-1] = np.arange(WHOLE + 1)[:, None] // np.array(sizes)
         self._accepts = np.zeros((0, self._with_gpus), np.int16)
         self._accepts_all = False
-        self._described = -1
+        self._fits: Numbers = np.zeros(
+            (0, len(sizes)), np.int32
+        )  # of each node and size: how many its GPUs have room for
+        self._version = -1
 
     def totals(self, cluster: Cluster) -> Integers:
         """Fifths of slots of the whole cluster."""
+        self.follow(cluster)
         rows = np.arange(len(cluster.nodes))
-        self._look_at_models(cluster)
-        totals: Integers = self._count(rows, self._fit(cluster, rows), cluster.cpu_free[rows]).sum(
-            axis=0, dtype=np.int64
-        )
+        totals: Integers = self._count(rows, self._fits, cluster.cpu_free[rows]).sum(axis=0, dtype=np.int64)
         return totals
 
     def before_and_after(
@@ -57,8 +60,8 @@ class Slots:
     ) -> Fifths:
         """Fifths of slots of those of the rows that are `unknown`, as they are, and then of what each candidate leaves
         on its node. `rows`: those of the candidates, each once; `row_of`: where each candidate's is among them."""
-        self._look_at_models(cluster)
-        now = self._fit(cluster, rows)
+        self.follow(cluster)
+        now = self._fits[rows]
         after = now[row_of]
         for column in range(found.before.shape[1]):
             after += self._fitting[found.after[:, column]]
@@ -67,38 +70,46 @@ class Slots:
         cpu = np.concatenate([cluster.cpu_free[rows[unknown]], found.cpu_after])
         return self._count(np.concatenate([rows[unknown], found.rows]), states, cpu)
 
-    def _fit(self, cluster: Cluster, rows: Integers) -> Numbers:
-        """How many requests of each size the GPUs of these nodes have room for."""
-        fitting: Numbers = self._fitting[cluster.room[rows]].sum(axis=1, dtype=np.int32)
-        return fitting
+    def follow(self, cluster: Cluster) -> None:
+        """Look at the nodes that have changed."""
+        if cluster.version == self._version:
+            return
+        if more := len(cluster.nodes) - len(self._fits):
+            self._fits = np.pad(self._fits, [(0, more), (0, 0)])
+            self._accepts = np.pad(self._accepts, [(0, more), (0, 0)])
+        if cluster.inventory_version > self._version:
+            self._look_at_models(cluster)
+        rows = cluster.rows_changed_since(self._version)
+        self._fits[rows] = self._fitting[cluster.room[rows]].sum(axis=1, dtype=np.int32)
+        self._version = cluster.version
 
     def _count(self, rows: Integers, fitting: Numbers, cpu: Integers) -> Fifths:
         """Of nodes in this state: how many GPU requests of each size fit, and free CPU."""
-        by_cpu = (cpu.astype(np.float32) + np.float32(0.5))[:, None] * self._per_milli_cpu
-        np.minimum(by_cpu, MOST, out=by_cpu)
-        fifths = by_cpu.astype(np.int16)
-        of_gpus = fifths[:, : self._with_gpus]
-        groups = np.minimum(fitting[:, self._size_of] // self._per_request, MOST).astype(np.int16)
-        slots = groups.take(self._group_of, axis=1)
+        of_gpus = fitting.take(self._size_of, axis=1)
+        of_gpus[:, self._of_one :] //= self._per_request
+        slots = np.minimum(of_gpus, MOST).astype(np.int16)[:, self._group_of]
         if not self._accepts_all:
             slots *= self._accepts[rows]
-        has_cpu = of_gpus > 0
-        np.minimum(of_gpus, slots, out=of_gpus)
-        slots *= FIFTHS - 1
-        of_gpus += slots
-        of_gpus *= has_cpu
+        by_cpu = (cpu.astype(np.float32) + np.float32(0.5))[:, None] * self._per_milli_cpu
+        if cpu.max(initial=0) >= self._cpu_of_most:
+            np.minimum(by_cpu, MOST, out=by_cpu)
+        fifths = by_cpu.astype(np.int16)
         fifths[:, self._with_gpus :] *= FIFTHS
+        by_cpu_alone = fifths[:, : self._with_gpus]
+        has_cpu = np.minimum(by_cpu_alone, 1)
+        np.minimum(by_cpu_alone, slots, out=by_cpu_alone)
+        slots *= FIFTHS - 1
+        by_cpu_alone += slots
+        by_cpu_alone *= has_cpu
         return fifths
 
     def _look_at_models(self, cluster: Cluster) -> None:
-        """Of nodes that came or were described anew: which classes accept their GPUs."""
-        if cluster.inventory_version <= self._described:
-            return
-        rows = cluster.rows_described_since(self._described)
-        self._accepts = np.pad(self._accepts, [(0, len(cluster.nodes) - len(self._accepts)), (0, 0)])
+        """Of nodes that came or were described anew: which classes accept their GPUs. What fits says it of all classes
+        but of those for several GPUs, shares of which may fit on fewer, and of those for some models."""
+        rows = cluster.rows_described_since(self._version)
         usable = cluster.is_usable[rows]
         for index, each in enumerate(self.classes[: self._with_gpus]):
             fits = usable & cluster.has_model(rows, each.models) if each.models else usable
-            self._accepts[rows, index] = fits.sum(axis=1) >= each.gpus
+            is_said = not each.models and (each.gpus == 1 or each.milli > WHOLE // 2)
+            self._accepts[rows, index] = is_said or fits.sum(axis=1) >= each.gpus
         self._accepts_all = bool(self._accepts.all())
-        self._described = cluster.version

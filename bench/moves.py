@@ -1,0 +1,73 @@
+"""What a consolidation plan is worth: pods that found no place before its moves, and find one after them."""
+
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+from bench.row import Row
+from bench.traces import DEFAULT, FGD, OURS, SEEDS, missing, read
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.consolidation import Placed, plan_moves
+from gpuplane.placement.engine import Engine
+from gpuplane.placement.policies import make_policy
+from gpuplane.placement.policies.wasteprice import WastePrice
+from gpuplane.placement.requests import Request
+from gpuplane.placement.simulation.replay import capacity_milli
+from gpuplane.placement.simulation.scenario import Scenario, arrivals
+from gpuplane.placement.workload import Workload
+
+MOVED = 0.05
+"""The part of the pods that move."""
+GONE = 0.2
+"""The part of the pods that have gone before the plan is made."""
+
+
+async def consolidation() -> list[Row]:
+    """what moving 5 % of the pods makes room for"""
+    if rows := missing():
+        return rows
+    return [_consolidate(policy) for policy in ("spread", FGD, OURS)]
+
+
+def _consolidate(policy: str) -> Row:
+    """Of pods that a policy has placed, until the cluster was full, some go; then those come that had no place."""
+    trace, random = read(DEFAULT), Random(1)
+    workload, capacity = Workload(Counter(each.request for each in trace.pods)), capacity_milli(trace.nodes)
+    cluster = Cluster(trace.nodes)
+    engine = Engine(cluster, make_policy(policy, workload), random)
+    coming = [each.request for each in arrivals(trace.pods, capacity, Scenario(), SEEDS[0]).pods]
+    placed = list[Placed]()
+    refused = _place(engine, coming, placed)
+    for each in random.sample(placed, int(GONE * len(placed))):
+        cluster.give_back(each.request, each.placement)
+        placed.remove(each)
+        refused.append(each.request)
+    unmoved, before = cluster.copy(), _allocated(cluster, capacity)
+    plan = plan_moves(cluster, WastePrice(workload), placed, int(MOVED * len(placed)))
+    for found in (unmoved, cluster):
+        _place(Engine(found, make_policy(OURS, workload)), refused, [])
+    without, moved = _allocated(unmoved, capacity), _allocated(cluster, capacity)
+    return Row(
+        f"GPUs that stay free after a plan of 5 % moves for what {policy} placed, less those without it",
+        without - moved,
+        0,
+        "%",
+        f"{100 * GONE:.0f} % of the pods go, which leaves {before:.1f} % allocated; those without a place come again: "
+        f"{without:.2f} % without moves, {moved:.2f} % after {len(plan.moves)}; aimed at is 98 %, the bound about 97.2",
+    )
+
+
+def _place(engine: Engine, requests: Sequence[Request], placed: list[Placed]) -> list[Request]:
+    """Those that found no place."""
+    refused = list[Request]()
+    for index, request in enumerate(requests):
+        if (placement := engine.choose(request)) is None:
+            refused.append(request)
+        else:
+            engine.cluster.take(request, placement)
+            placed.append(Placed(f"{index}", request, placement))
+    return refused
+
+
+def _allocated(cluster: Cluster, capacity: int) -> float:
+    return 100 - 100 * int((cluster.milli_free * cluster.is_usable).sum()) / capacity

@@ -11,7 +11,7 @@ from gpuplane.placement.engine import Engine
 from gpuplane.placement.explanation import GpuUse, NodeReason, explain
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.policies import make_policy
-from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request, Share
+from gpuplane.placement.requests import WHOLE, GpuRequest, NodeRules, Placement, Request, Share
 
 BINPACK = make_policy("binpack")
 
@@ -56,7 +56,7 @@ def test_each_node_has_its_reason(pod: Pod, codes: dict[str, str]) -> None:
 
 def test_labels_come_before_what_a_node_has() -> None:
     pod = wants()
-    pod = pod.but(request=pod.request.but(labels=frozenset({("tier", "x")})))
+    pod = pod.but(request=pod.request.but(nodes=NodeRules((("tier", "x"),))))
     found = explain(Cluster(NODES), BINPACK, pod)
 
     assert found.counts() == {"chosen": 1, "closed": 1, "labels": 4}

@@ -67,3 +67,17 @@ def test_containers_may_share_a_gpu() -> None:
         "n", ((Share(0, 500),), (Share(0, 500),))
     )
     assert Engine(cluster, POLICIES["waste-price"]()).choose(Request(0, 0, (half,) * 3)) is None
+
+
+def test_a_pod_of_a_thousand_parts_is_answered() -> None:
+    """As one that asks for so many MIG devices is read."""
+    gpus = tuple(Gpu(f"{n}", is_partitioned=True, profiles={"1g.10gb": 70}) for n in range(16))
+    cluster = Cluster([Node("n", 8000, 0, gpus)])
+    parts = (GpuRequest(profile="1g.10gb"),) * 1120
+
+    found = place_within(cluster, 0, Request(0, 0, parts))
+    assert found is not None
+    cluster.take(Request(0, 0, parts), found)
+    assert not cluster.instances_free.any()
+    cluster.give_back(Request(0, 0, parts), found)
+    assert place_within(cluster, 0, Request(0, 0, (*parts, parts[0]))) is None

@@ -4,13 +4,16 @@ A row is a node; the columns of the two-dimensional arrays are its GPUs, in the 
 GPUs than the widest, `is_usable` is false and all else 0. Arrays are read by everybody and written here alone.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from gpuplane.core.nodeselection import matches_node, tolerates
+from gpuplane.model.nodeselection import Taint
 from gpuplane.model.value import Value
-from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request, Share
+from gpuplane.placement.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]
@@ -34,7 +37,7 @@ class Gpu(Value):
 
 
 class Node(Value):
-    """A node of the cluster."""
+    """A node of the cluster. `is_schedulable`: whether any pod may come. `taints`: those that a pod may tolerate."""
 
     name: str
     cpu_milli: int
@@ -42,7 +45,11 @@ class Node(Value):
     gpus: tuple[Gpu, ...] = ()
     labels: Mapping[str, str] = {}
     is_schedulable: bool = True
+    taints: tuple[Taint, ...] = ()
 
+
+RULES_KEPT = 512
+"""Rules whose nodes are kept; those that were asked for longest ago go."""
 
 _Move = tuple[str, Integers, int | tuple[int, ...], int, int]
 """Of one array: the unit, the array, the place in it, the amount, and the most that may be free there."""
@@ -82,6 +89,8 @@ class Cluster:
         self.version = 0  # counts changes
         self.inventory_version = 0  # the version when a node last came, went or was described anew
         self.has_links = False  # whether any GPU has a link group
+        self._has_taints = False  # whether any node has one
+        self._allowed: OrderedDict[NodeRules, tuple[int, Booleans]] = OrderedDict()  # rules → (version, of each row)
         self.changed_at = np.zeros(0, np.int64)  # the version when each row last changed
         self._described_at = np.zeros(0, np.int64)  # the same, of what the node has
         self._free_rows: list[int] = []
@@ -143,6 +152,7 @@ class Cluster:
             name: each.copy() if isinstance(each, np.ndarray | list | dict) else each
             for name, each in self.__dict__.items()
         })  # fmt: skip
+        other._allowed = OrderedDict()  # its arrays are written to
         return other
 
     def share_of(self, row: int, gpu: int, wanted: GpuRequest) -> Share:
@@ -217,16 +227,29 @@ class Cluster:
         return found
 
     def has_room(self, rows: Integers, request: Request) -> Booleans:
-        """Which of these rows have the CPU, the memory and the labels of a request."""
+        """Which of these rows take pods, and have the CPU and the memory of a request; by its rules, too."""
         room = self.is_schedulable[rows] & (self.cpu_free[rows] >= request.cpu_milli)
         room &= self.memory_free[rows] >= request.memory_mib
-        if request.labels:
-            room &= np.fromiter((self._has_labels(row, request.labels) for row in rows), np.bool_, len(rows))
+        if self._has_taints or request.nodes != ANYWHERE:
+            room &= self.is_allowed(rows, request.nodes)
         return room
 
-    def _has_labels(self, row: int, labels: frozenset[tuple[str, str]]) -> bool:
-        node = self.nodes[row]
-        return node is not None and all(node.labels.get(key) == value for key, value in labels)
+    def is_open(self, rows: Integers, rules: NodeRules) -> Booleans:
+        """Which of these rows take pods with such rules."""
+        return self.is_schedulable[rows] & self.is_allowed(rows, rules)
+
+    def is_allowed(self, rows: Integers, rules: NodeRules) -> Booleans:
+        """To which of these rows a pod with such rules may go. Only nodes that were described anew are looked at."""
+        version, found = self._allowed.pop(rules, (-1, np.zeros(0, np.bool_)))
+        if len(found) < len(self.nodes):
+            found = np.pad(found, (0, len(self.nodes) - len(found)))
+        if version < self.inventory_version:
+            for row in self.rows_described_since(version):
+                found[row] = _allows(rules, self.nodes[row])
+        self._allowed[rules] = self.version, found
+        if len(self._allowed) > RULES_KEPT:
+            self._allowed.popitem(last=False)
+        return found[rows]
 
     def _move(self, request: Request, placement: Placement, sign: int) -> None:
         row = self.rows.get(placement.node)
@@ -349,6 +372,7 @@ class Cluster:
             self.is_partitioned[row, index] = not gpu.code and gpu.is_partitioned
             self._measure_room(row, index)
             self.has_links |= bool(gpu.link_group)
+        self._has_taints |= bool(node.taints)
         self.instances_free[row] = self._instances(node)
 
     def _instances(self, node: Node) -> Integers:
@@ -357,3 +381,13 @@ class Cluster:
             for profile, count in gpu.profiles.items():
                 found[index, self.profiles[profile]] = count
         return found
+
+
+def _allows(rules: NodeRules, node: Node | None) -> bool:
+    """Whether a pod with such rules may go to a node."""
+    return (
+        node is not None
+        and all(node.labels.get(key) == value for key, value in rules.labels)
+        and (rules.affinity is None or matches_node(rules.affinity, node.name, node.labels))
+        and tolerates(rules.tolerations, node.taints)
+    )

@@ -23,6 +23,7 @@ NodeCode = Literal[
     "worse",
     "closed",
     "labels",
+    "taint",
     "no-gpus",
     "model",
     "id",
@@ -37,9 +38,9 @@ NodeCode = Literal[
     "gpus-in-use",
 ]
 """`chosen`; `worse`: it fits there, and the policy likes it less. As the node is: `closed` (cordoned, or not ready),
-`labels`, `no-gpus` (fewer than it asks for), `model`, `id`, `resource` (too few of these), `sick` (too few can be given
-out), `partitioned` (only as MIG devices), `profile` (no such MIG devices), `too-small` (even when empty), `not-linked`.
-As it is now: `cpu-in-use`, `memory-in-use`, `gpus-in-use`."""
+`labels`, `taint` (one that it does not tolerate), `no-gpus` (fewer than it asks for), `model`, `id`, `resource` (too
+few of these), `sick` (too few can be given out), `partitioned` (only as MIG devices), `profile` (no such MIG devices),
+`too-small` (even when empty), `not-linked`. As it is now: `cpu-in-use`, `memory-in-use`, `gpus-in-use`."""
 FITS = ("chosen", "worse")
 
 
@@ -126,9 +127,10 @@ def _codes(cluster: Cluster, request: Request) -> dict[str, NodeCode]:
         is_open &= fits
 
     nodes = [node for row in rows if (node := cluster.nodes[row]) is not None]
-    empty, places = Cluster(each.but(is_schedulable=True) for each in nodes), np.arange(len(rows))
+    empty = Cluster(each.but(is_schedulable=True, taints=()) for each in nodes)
     keep(cluster.is_schedulable[rows], "closed")
-    keep(empty.has_room(places, Request(labels=request.labels)), "labels")
+    keep(empty.is_allowed(np.arange(len(rows)), request.nodes), "labels")
+    keep(cluster.is_allowed(rows, request.nodes), "taint")
     for wanted in request.gpus:
         for code, fits in _gpu_checks(empty, wanted):
             keep(fits, code)

@@ -5,6 +5,7 @@ CPU in milli-CPU, memory in MiB, a GPU's time and place in milli-GPU: 1000 is a 
 
 from typing import Literal
 
+from gpuplane.model.nodeselection import NodeSelector, Toleration
 from gpuplane.model.value import Value
 
 WHOLE = 1000
@@ -45,13 +46,26 @@ class GpuRequest(Value):
         return bool(self.milli) and not (self.memory_mib or self.memory_percent or self.units or self.profile)
 
 
+class NodeRules(Value):
+    """Which nodes a pod may go to, whatever they have: those with these labels, that its affinity matches, and all of
+    whose taints it tolerates."""
+
+    labels: tuple[tuple[str, str], ...] = ()
+    affinity: NodeSelector | None = None
+    tolerations: tuple[Toleration, ...] = ()
+
+
+ANYWHERE = NodeRules()
+"""To every node without taints."""
+
+
 class Request(Value):
-    """A pod's CPU and memory, the GPUs of each of its containers, and the labels that its node has to have."""
+    """A pod's CPU and memory, the GPUs of each of its containers, and the nodes that it may go to."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
     gpus: tuple[GpuRequest, ...] = ()
-    labels: frozenset[tuple[str, str]] = frozenset()
+    nodes: NodeRules = ANYWHERE
 
 
 class Share(Value):

@@ -49,7 +49,7 @@ class _Search:
         return spare, -max(self.needs[part][0], default=0), part
 
     def run(self) -> tuple[tuple[Share, ...], ...] | None:
-        if not self._place(0):
+        if not self._place_all():
             return None
         return tuple(
             tuple(
@@ -59,20 +59,27 @@ class _Search:
             for part, (wanted, gpus) in enumerate(zip(self.parts, self.chosen, strict=True))
         )
 
-    def _place(self, place: int) -> bool:
-        if place == len(self.order):
-            return True
-        part = self.order[place]
-        for gpus in self._sets(part):
-            self.steps -= 1
-            if self.steps < 0:
+    def _place_all(self) -> bool:
+        """Depth first, without recursion: a pod may ask for a thousand MIG devices, each of them a part."""
+        tried = [self._sets(self.order[0])]  # of each part that has a set now, and of the one to place: those to come
+        while True:
+            part = self.order[len(tried) - 1]
+            gpus = next(tried[-1], None)
+            if gpus is not None:
+                self.steps -= 1
+                if self.steps < 0:
+                    return False
+                self._move(part, gpus, -1)
+                self.chosen[part] = gpus
+                if len(tried) == len(self.order):
+                    return True
+                tried.append(self._sets(self.order[len(tried)]))
+                continue
+            tried.pop()
+            if not tried:
                 return False
-            self._move(part, gpus, -1)
-            self.chosen[part] = gpus
-            if self._place(place + 1):
-                return True
-            self._move(part, gpus, 1)
-        return False
+            part = self.order[len(tried) - 1]
+            self._move(part, self.chosen[part], 1)
 
     def _move(self, part: int, gpus: Sequence[int], sign: int) -> None:
         milli, memory = self.needs[part]

@@ -7,23 +7,28 @@ ask for the classes of requests: those that differ in what matters to packing.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpuplane.placement.requests import WHOLE, GpuRequest, Request
+from gpuplane.placement.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Request
 
 USUAL: Mapping[Request, float] = {
     Request(8000, 0, (GpuRequest(count=count, milli=WHOLE),)): 1.0 for count in (1, 2, 4, 8)
 }
 """What is expected where nothing is known: whole GPUs, so that room for the large is kept from the beginning."""
+OFTEN = 0.01
+"""The part of all requests that have the same rules for nodes, from which on these make a class of their own: the name
+of one node in each pod would make as many classes."""
 GROWTH = 1.25
 """Arrivals since the last look, as a factor, after which frequencies count as changed."""
 
 
 class RequestClass(NamedTuple):
-    """Requests that are alike: CPU, so many GPUs (0: none), milli-GPU of each, and the models of GPUs; empty: any."""
+    """Requests that are alike: CPU, so many GPUs (0: none), milli-GPU of each, the models of GPUs (empty: any), and the
+    nodes that they may go to."""
 
     cpu_milli: int
     gpus: int
     milli: int
     models: frozenset[str]
+    nodes: NodeRules = ANYWHERE
 
 
 class Workload:
@@ -49,9 +54,14 @@ class Workload:
     def classes(self, memory_mib: int = 0, unit_milli: int = WHOLE) -> dict[RequestClass, float]:
         """Class → its frequency; together 1. `memory_mib`, `unit_milli`: of a usual GPU, for what is asked by these.
         MIG devices count as none."""
+        by_rules = dict[NodeRules, float]()
+        for request, weight in self._weights.items():
+            by_rules[request.nodes] = by_rules.get(request.nodes, 0.0) + weight
         found = dict[RequestClass, float]()
         for request, weight in self._weights.items():
             key = request_class(request, memory_mib, unit_milli)
+            if by_rules[request.nodes] < OFTEN * self._total:
+                key = key._replace(nodes=ANYWHERE)
             found[key] = found.get(key, 0.0) + weight / self._total
         return found
 
@@ -63,11 +73,7 @@ def request_class(request: Request, memory_mib: int, unit_milli: int) -> Request
     milli = max((_milli(each, memory_mib, unit_milli) for each in wanted), default=0)
     models = frozenset[str]().union(*(each.models for each in wanted))
     count = sum(each.count for each in wanted)
-    return (
-        RequestClass(request.cpu_milli, count, milli, models)
-        if count
-        else RequestClass(request.cpu_milli, 0, 0, models)
-    )
+    return RequestClass(request.cpu_milli, count, milli if count else 0, models, request.nodes)
 
 
 def _milli(wanted: GpuRequest, memory_mib: int, unit_milli: int) -> int:

@@ -142,3 +142,37 @@ def test_a_cluster_is_a_trace_of_its_open_nodes_and_its_pods() -> None:
         "team/huge": 8000, "team/small": 1000, "team/shared": 500,
     }  # fmt: skip
     assert sum(each.demand_milli for each in found.pods) == 18_000 + 4000 + 9000 + 500
+
+
+TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
+TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists"}
+
+
+def test_a_pod_does_not_go_where_a_taint_or_its_affinity_keeps_it_from() -> None:
+    tainted, other = node("n0"), node("n1")
+    tainted["spec"] = {"taints": [TAINT]}
+    other["metadata"] = {"name": "n1", "labels": other["metadata"]["labels"] | {"pool": "b"}}
+    picky, tolerant = pod("picky", 1), pod("tolerant", 1)
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "pool", "operator": "NotIn", "values": ["b"]}]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": selector}}
+    picky["spec"]["affinity"] = tolerant["spec"]["affinity"] = affinity
+    tolerant["spec"]["tolerations"] = [TOLERATION]
+    found = {each.pod: each for each in show_waiting(read([tainted, other, picky, tolerant]), USUAL)}
+
+    assert found["team/picky"].counts == {"labels": 1, "taint": 1}
+    assert found["team/picky"].ending is None
+    assert found["team/tolerant"].counts == {"chosen": 1, "labels": 1}
+
+
+@pytest.mark.parametrize("is_tolerated", [False, True])
+def test_no_pod_is_moved_to_where_it_could_not_go(is_tolerated: bool) -> None:
+    """A pod of four fits if the two GPUs beside the taint take what does tolerate it."""
+    tainted = node("n0")
+    tainted["spec"] = {"taints": [TAINT]}
+    pods = [pod("b", 2, "n1"), pod("big", 4)]
+    if is_tolerated:
+        pods[0]["spec"]["tolerations"] = [TOLERATION]
+    plan = show_plan(read([tainted, node("n1"), *pods]), USUAL, 1)
+
+    assert [(each.pod, each.after.node) for each in plan.moves] == ([("team/b", "n0")] if is_tolerated else [])
+    assert plan.fit_after == (("team/big",) if is_tolerated else ())

@@ -7,6 +7,7 @@ import pytest
 
 from gpuplane.core.reports.nodeannotation import ANNOTATION, encode_node_gpus
 from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
+from gpuplane.model.nodeselection import Taint
 from gpuplane.placement.cluster import Gpu
 from gpuplane.placement.kubernetes.nodes import SeenNode, read_node
 from gpuplane.placement.kubernetes.objects import ApiNode
@@ -108,3 +109,15 @@ def test_mig_devices_of_the_mixed_strategy_are_spread_over_gpus() -> None:
 def test_a_node_that_is_closed_takes_no_pod(spec: dict[str, Any], is_schedulable: bool) -> None:
     """A taint that GPU pods tolerate does not close it."""
     assert read({}, spec=spec).node.is_schedulable is is_schedulable
+
+
+def test_taints_that_a_pod_may_tolerate_are_kept_apart() -> None:
+    taints = [
+        {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule", "timeAdded": "2026-11-24T00:00:00Z"},
+        {"key": "soft", "effect": "PreferNoSchedule"},
+        {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"},
+    ]
+    node = read({}, spec={"taints": taints}).node
+
+    assert node.taints == (Taint("nvidia.com/gpu", "NoSchedule", "present"),)
+    assert not node.is_schedulable

@@ -5,10 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement, Toleration
 from gpuplane.placement.kubernetes.objects import ApiPod
 from gpuplane.placement.kubernetes.pods import NO_SUCH, GpusThere, read_pod
 from gpuplane.placement.pods import Pod
-from gpuplane.placement.requests import GpuRequest
+from gpuplane.placement.requests import ANYWHERE, GpuRequest, NodeRules
 
 THERE = GpusThere(
     {"nvidia.com/gpu": 0, "nvidia.com/gpu.shared": 0, "nvidia.com/gpumemory": 1024},
@@ -29,6 +30,10 @@ def asking(**limits: str) -> dict[str, Any]:
 
 def pod(*containers: dict[str, Any], init: list[dict[str, Any]] | None = None, **metadata: Any) -> Pod:
     spec = {"containers": list(containers), "initContainers": init or []}
+    return read_spec(spec, **metadata)
+
+
+def read_spec(spec: dict[str, Any], **metadata: Any) -> Pod:
     document = {"metadata": {"name": "p", "namespace": "d", "uid": "u", **metadata}, "spec": spec}
     return read_pod(msgspec.json.decode(msgspec.json.encode(document), type=ApiPod), THERE)
 
@@ -109,3 +114,41 @@ def test_annotations_of_hami_choose_among_gpus(annotations: dict[str, str], mode
 )  # fmt: skip
 def test_a_pod_moves_only_if_it_would_come_again(metadata: dict[str, Any], can_move: bool) -> None:
     assert pod(gpus(), **metadata).can_move is can_move
+
+
+def test_where_a_pod_may_go() -> None:
+    """By selector, affinity and tolerations; those of a node that is not ready, which every pod has, are left out."""
+    usual = {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 3}
+    gpu = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "m", "operator": "In", "values": ["A", "B"]}]}]}
+    spec = {
+        "containers": [gpus()],
+        "nodeSelector": {"zone": "a"},
+        "affinity": {"nodeAffinity": {
+            "requiredDuringSchedulingIgnoredDuringExecution": required,
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}],
+        }},
+        "tolerations": [usual, gpu, gpu],
+    }  # fmt: skip
+
+    assert read_spec(spec).request.nodes == NodeRules(
+        (("zone", "a"),),
+        NodeSelector((NodeSelectorTerm((Requirement("m", "In", ("A", "B")),)),)),
+        (Toleration("nvidia.com/gpu", "Exists", "", "NoSchedule"),),
+    )
+    assert read_spec({"containers": [gpus()], "tolerations": [usual]}).request.nodes == ANYWHERE
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "h"}]}}},
+        {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "h"}]}}},
+        {"topologySpreadConstraints": [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "topologyKey": "zone"}]},
+    ],
+)
+def test_a_pod_stays_whose_place_depends_on_others(spec: dict[str, Any]) -> None:
+    owned = {"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
+
+    assert read_spec({"containers": [gpus()]}, **owned).can_move
+    assert not read_spec({"containers": [gpus()], **spec}, **owned).can_move

@@ -20,6 +20,7 @@ SAYS: Mapping[str, str] = {
     "worse": "would do, too",
     "closed": "cordoned or not ready",
     "labels": "without the labels that it wants",
+    "taint": "with a taint that it does not tolerate",
     "no-gpus": "with too few GPUs",
     "model": "without GPUs of the model",
     "id": "without the GPUs that it names",

@@ -61,7 +61,7 @@ def settle(seen: SeenNode, pods: Iterable[Pod]) -> tuple[list[Pod], list[Note]]:
 def fill(node: Node, pods: Iterable[Pod], notes: Iterable[Note] = ()) -> tuple[list[Pod], list[Note]]:
     """The pods with all their places, each with what is left when its turn comes. Those with GPUs that are known
     first."""
-    cluster, found, said = Cluster([node]), list[Pod](), list(notes)
+    cluster, found, said = Cluster([node.but(is_schedulable=True, taints=())]), list[Pod](), list(notes)
     assumed = over = False
     for each in sorted(pods, key=lambda pod: pod.placement is None):
         placement = each.placement
@@ -89,9 +89,8 @@ def _turn(pod: Pod) -> tuple[int, int, str]:
 
 
 def _assume(cluster: Cluster, node: Node, request: Request) -> Placement:
-    """Where the request fits, though the node may be closed and its CPU be full; else what is left of its GPUs."""
+    """Where the request fits, though the node's CPU may be full; else what is left of its GPUs."""
     free = Request(gpus=request.gpus)
-    cluster.is_schedulable[0] = True
     if found := place_within(cluster, 0, free):
         return found
     shares = list[tuple[Share, ...]]()

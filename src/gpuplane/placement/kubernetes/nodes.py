@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gpuplane.core.nodeselection import BLOCKING
 from gpuplane.core.reports.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, decode_node_gpus
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice
@@ -26,7 +27,6 @@ MOST_GIB = 100
 """A GPU with more units of `aliyun.com/gpu-mem` counts them in MiB (kubectl-inspect-gpushare, cmd/inspect)."""
 NODE_TAINTS = "node.kubernetes.io/"
 """Taints by which Kubernetes keeps all pods from a node that is not ready, or is closed."""
-KEEPS_AWAY = ("NoSchedule", "NoExecute")
 NOT_OFFERED, NOT_ALLOCATABLE = "not-offered", "not-allocatable"
 """Codes of GPUs: no resource stands for it; fewer ids are allocatable than there are."""
 MOST_GPUS = 256
@@ -62,13 +62,15 @@ def read_node(api: ApiNode) -> SeenNode:
 
 def _without_gpus(api: ApiNode) -> Node:
     have = {**(api.status.capacity or {}), **(api.status.allocatable or {})}
-    taints = [each for each in api.spec.taints or () if each.effect in KEEPS_AWAY]
+    taints = [each for each in api.spec.taints or () if each.effect in BLOCKING]
+    closing = [each for each in taints if each.key.startswith(NODE_TAINTS)]
     return Node(
         name=api.metadata.name,
         cpu_milli=amount_of(have, "cpu", MILLI, "down"),
         memory_mib=amount_of(have, "memory", MIB, "down"),
         labels=api.metadata.labels or {},
-        is_schedulable=not api.spec.unschedulable and not any(each.key.startswith(NODE_TAINTS) for each in taints),
+        is_schedulable=not api.spec.unschedulable and not closing,
+        taints=tuple(each for each in taints if each not in closing),
     )
 
 

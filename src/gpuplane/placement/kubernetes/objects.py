@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from gpuplane.core.dra.quantities import parse_quantity
+from gpuplane.model.nodeselection import NodeSelector, Taint, Toleration
 
 MIB = 1 << 20
 MILLI = Fraction(1, 1000)
@@ -33,13 +34,6 @@ class ObjectMetadata(msgspec.Struct, rename="camel"):
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
-
-
-class Taint(msgspec.Struct):
-    """What keeps pods from a node."""
-
-    key: str = ""
-    effect: str = ""
 
 
 class NodeSpec(msgspec.Struct):
@@ -83,13 +77,44 @@ class Container(msgspec.Struct, rename="camel"):
         return {**(self.resources.limits or {}), **(self.resources.requests or {})}
 
 
+class NodeAffinity(msgspec.Struct):
+    """Which nodes a pod has to go to."""
+
+    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class PodAffinity(msgspec.Struct):
+    """Beside which pods it has to be, or must not be."""
+
+    required: list[msgspec.Raw] | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(msgspec.Struct, rename="camel"):
+    """What a pod wants to be near, or far from."""
+
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class SpreadConstraint(msgspec.Struct, rename="camel"):
+    """How evenly pods have to be spread."""
+
+    when_unsatisfiable: str = ""
+
+
 class PodSpec(msgspec.Struct, rename="camel"):
-    """What a pod asks for, and the node that it is bound to."""
+    """What a pod asks for, where it may go, and the node that it is bound to."""
 
     containers: list[Container] = []
     init_containers: list[Container] | None = None
     node_name: str | None = None
     node_selector: Mapping[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
+    topology_spread_constraints: list[SpreadConstraint] | None = None
     priority: int | None = None
     overhead: Resources | None = None
 

@@ -19,11 +19,13 @@ Annotations of HAMi choose among GPUs: `nvidia.com/use-gputype`, `nouse-gputype`
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
-from gpuplane.placement.kubernetes.nodes import ALIYUN_MEMORY, SHARED_RESOURCE, model_name, profile_name
-from gpuplane.placement.kubernetes.objects import LARGEST, MIB, MILLI, ApiPod, Resources, amount_of
+from gpuplane.placement.kubernetes.nodes import ALIYUN_MEMORY, NODE_TAINTS, SHARED_RESOURCE, model_name, profile_name
+from gpuplane.placement.kubernetes.objects import LARGEST, MIB, MILLI, Affinity, ApiPod, PodSpec, Resources, amount_of
 from gpuplane.placement.pods import Pod
-from gpuplane.placement.requests import WHOLE, GpuRequest, Request
+from gpuplane.placement.requests import WHOLE, GpuRequest, NodeRules, Request
 
 GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES = (
     "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores",
@@ -69,7 +71,7 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
         cpu_milli=_effective(api, lambda each: amount_of(each, "cpu", MILLI)) + amount_of(overhead, "cpu", MILLI),
         memory_mib=_effective(api, lambda each: amount_of(each, "memory", MIB)) + amount_of(overhead, "memory", MIB),
         gpus=tuple(wanted for _, wanted in asking),
-        labels=frozenset((spec.node_selector or {}).items()),
+        nodes=_node_rules(spec),
     )
     return Pod(
         uid=metadata.uid,
@@ -82,10 +84,36 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
 
 
 def _can_move(api: ApiPod) -> bool:
-    """Whether a controller would make it anew on another node: not without one, and not for a DaemonSet's."""
+    """Whether a controller would make it anew on another node: not without one, and not for a DaemonSet's. Nor does one
+    move that depends on where other pods are: that is not looked at."""
     kinds = {each.kind for each in api.metadata.owner_references or () if each.controller}
     stays = (api.metadata.annotations or {}).get(KEPT_HERE) == "false"
-    return bool(kinds) and not kinds & {"DaemonSet", "Node"} and not stays
+    return bool(kinds) and not kinds & {"DaemonSet", "Node"} and not stays and not _minds_others(api.spec)
+
+
+def _minds_others(spec: PodSpec) -> bool:
+    """Whether other pods decide where it may go."""
+    affinity = spec.affinity or Affinity()
+    near = [each for each in (affinity.pod_affinity, affinity.pod_anti_affinity) if each is not None and each.required]
+    return bool(near) or any(
+        each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints or ()
+    )
+
+
+def _node_rules(spec: PodSpec) -> NodeRules:
+    """By its selector, its affinity and its tolerations. To tolerate a node that is not ready, or closed, is no use:
+    no pod is placed there (nodes.py)."""
+    affinity = spec.affinity.node_affinity if spec.affinity is not None else None
+    tolerations = {
+        msgspec.structs.replace(each, toleration_seconds=None)
+        for each in spec.tolerations or ()
+        if not each.key.startswith(NODE_TAINTS)
+    }
+    return NodeRules(
+        tuple(sorted((spec.node_selector or {}).items())),
+        affinity.required if affinity is not None else None,
+        tuple(sorted(tolerations, key=lambda each: (each.key, each.operator, each.value, each.effect))),
+    )
 
 
 def _effective(api: ApiPod, measure: Callable[[Resources], int]) -> int:

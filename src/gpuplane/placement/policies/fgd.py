@@ -74,7 +74,7 @@ class Fragmentation:
         self.of = requests, gpus, cpu_milli
         self._most_idle, self._largest_cpu = WHOLE * max(gpus, 1), max(cpu_milli, 1)
         kinds = [each for each in requests if each.gpus]
-        self._models = [each.models for each in kinds]
+        self._kinds = kinds
         self._cpu = np.array([each.cpu_milli for each in kinds], np.int32)
         self._frequency = np.array([requests[each] for each in kinds])
         self._enough = np.array([each.gpus for each in kinds], np.int32) << COUNT_BIT
@@ -83,7 +83,7 @@ class Fragmentation:
         word[-1] = 0  # room −1: of a GPU that is not usable
         self._word = word
         self._words: Words = np.zeros((0, len(kinds)), np.int32)
-        self._fits_model = np.zeros((0, len(kinds)), np.bool_)
+        self._may_run = np.zeros((0, len(kinds)), np.bool_)
         self._before = np.zeros(0)
         self._idle: Integers = np.zeros(0, np.int64)
         self._version = self._described = -1
@@ -94,15 +94,16 @@ class Fragmentation:
             return
         if len(self._words) < len(cluster.nodes):
             more = len(cluster.nodes) - len(self._words)
-            for name in ("_words", "_fits_model", "_before", "_idle"):
+            for name in ("_words", "_may_run", "_before", "_idle"):
                 each = getattr(self, name)
                 setattr(self, name, np.pad(each, [(0, more)] + [(0, 0)] * (each.ndim - 1)))
         if cluster.inventory_version > self._described:
             rows = cluster.rows_described_since(self._described)
-            for index, models in enumerate(self._models):
-                self._fits_model[rows, index] = not models or cluster.has_model(rows, models).any(axis=1)
+            for index, each in enumerate(self._kinds):
+                has_model = cluster.has_model(rows, each.models).any(axis=1) if each.models else True
+                self._may_run[rows, index] = cluster.is_open(rows, each.nodes) & has_model
             self._described = cluster.version
-            self._all_fit = bool(self._fits_model.all())
+            self._all_may_run = bool(self._may_run.all())
         rows = cluster.rows_changed_since(self._version)
         room = cluster.room[rows]
         self._words[rows] = words = self._word[room].sum(axis=1, dtype=np.int32)
@@ -137,8 +138,8 @@ class Fragmentation:
         """Milli-GPU of each of these nodes, were it in that state."""
         runs = words >= self._enough
         runs &= cpu[:, None] >= self._cpu
-        if not self._all_fit:
-            runs &= self._fits_model[rows]
+        if not self._all_may_run:
+            runs &= self._may_run[rows]
         used = (words & ((1 << COUNT_BIT) - 1)) * runs
         fragmentation: Floats = idle - used @ self._frequency
         return fragmentation

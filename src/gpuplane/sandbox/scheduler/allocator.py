@@ -12,9 +12,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gpuplane.core.nodeselection import tolerates
 from gpuplane.sandbox.scheduler.capacity import Consumed, InUse, find_consumed
 from gpuplane.sandbox.scheduler.claims import ResourceClaim
-from gpuplane.sandbox.scheduler.constraints import allows, tolerates_taints
+from gpuplane.sandbox.scheduler.constraints import allows
 from gpuplane.sandbox.scheduler.counters import suffices
 from gpuplane.sandbox.scheduler.objects import Node
 from gpuplane.sandbox.scheduler.pools import Candidate, Pool, gather_pools
@@ -153,7 +154,7 @@ class _Search:
         pool = self._pools[candidate.slice.spec.driver, candidate.slice.spec.pool.name]
         if not suffices(pool, candidate, self._in_use, [each.candidate for each in picks]):
             return None
-        if not tolerates_taints(wanted.request.tolerations, candidate.device.taints):
+        if not tolerates(wanted.request.tolerations, candidate.device.taints):
             return None
         chosen = [(each.wanted.name, each.candidate) for each in picks if each.claim == pick.claim]
         for constraint in claim.spec.devices.constraints:

@@ -5,18 +5,9 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.sandbox.scheduler.objects import Json, Metadata, NodeSelector, Object
+from gpuplane.model.nodeselection import NodeSelector, Toleration
+from gpuplane.sandbox.scheduler.objects import Json, Metadata, Object
 from gpuplane.sandbox.scheduler.slices import Configuration, Selector
-
-
-class Toleration(Object, frozen=True):
-    """Of a device's taint; the operator is Equal where none is given."""
-
-    key: str = ""
-    operator: str = ""
-    value: str = ""
-    effect: str = ""
-    toleration_seconds: int | None = None
 
 
 class CapacityRequest(Object, frozen=True):

@@ -1,17 +1,13 @@
-"""What the devices of a claim must have in common, and which taints a request tolerates. Pure.
+"""What the devices of a claim must have in common. Pure.
 
-Sources: dynamic-resource-allocation/structured/internal/incubating/constraint.go; resourceclaim.ToleratesTaint.
+Source: dynamic-resource-allocation/structured/internal/incubating/constraint.go.
 """
 
 from collections.abc import Iterable
 
-from gpuplane.sandbox.scheduler.claims import Constraint, Toleration
+from gpuplane.sandbox.scheduler.claims import Constraint
 from gpuplane.sandbox.scheduler.objects import Json
 from gpuplane.sandbox.scheduler.pools import Candidate
-from gpuplane.sandbox.scheduler.slices import Taint
-
-BLOCKING = ("NoSchedule", "NoExecute")
-"""The effects that prevent an allocation; others are ignored."""
 
 
 def allows(constraint: Constraint, request: str, candidate: Candidate, chosen: Iterable[tuple[str, Candidate]]) -> bool:
@@ -27,22 +23,6 @@ def allows(constraint: Constraint, request: str, candidate: Candidate, chosen: I
         return False
     others = [_attribute(each, attribute) for name, each in chosen if _concerns(constraint, name)]
     return all(value == other for other in others) if constraint.match_attribute else value not in others
-
-
-def tolerates_taints(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
-    """Whether no taint prevents an allocation."""
-    tolerations = tuple(tolerations)
-    return all(
-        any(_tolerates(each, taint) for each in tolerations) for taint in taints if taint.effect in BLOCKING
-    )  # fmt: skip
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    return (
-        toleration.effect in ("", taint.effect)
-        and toleration.key in ("", taint.key)
-        and (toleration.operator == "Exists" or toleration.value == taint.value)
-    )
 
 
 def _concerns(constraint: Constraint, request: str) -> bool:

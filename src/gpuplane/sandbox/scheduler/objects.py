@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gpuplane.model.nodeselection import NodeSelector
+
 Json = Mapping[str, Any]
 
 
@@ -25,21 +27,6 @@ class Metadata(Object, frozen=True):
     deletion_timestamp: str | None = None
     resource_version: str = ""
     owner_references: tuple[Json, ...] = ()
-
-
-class Requirement(Object, frozen=True):
-    key: str
-    operator: str
-    values: tuple[str, ...] = ()
-
-
-class NodeSelectorTerm(Object, frozen=True):
-    match_expressions: tuple[Requirement, ...] = ()
-    match_fields: tuple[Requirement, ...] = ()
-
-
-class NodeSelector(Object, frozen=True):
-    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
 
 class Node(Object, frozen=True):

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from gpuplane.model.nodeselection import NodeSelector
 from gpuplane.sandbox.scheduler.nodeselection import matches_node
-from gpuplane.sandbox.scheduler.objects import Node, NodeSelector
+from gpuplane.sandbox.scheduler.objects import Node
 from gpuplane.sandbox.scheduler.slices import CounterConsumption, Device, ResourceSlice
 
 DeviceId = tuple[str, str, str]

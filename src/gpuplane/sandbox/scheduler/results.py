@@ -6,9 +6,10 @@ Source: dynamic-resource-allocation/structured/internal/incubating/allocator_inc
 from collections.abc import Iterable, Sequence
 from uuid import UUID, uuid5
 
+from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement
 from gpuplane.sandbox.scheduler.allocator import Pick
 from gpuplane.sandbox.scheduler.claims import Allocation, DeviceAllocation, ResourceClaim, Result
-from gpuplane.sandbox.scheduler.objects import Node, NodeSelector, NodeSelectorTerm, Requirement
+from gpuplane.sandbox.scheduler.objects import Node
 from gpuplane.sandbox.scheduler.slices import Configuration, DeviceClass
 
 SHARES = UUID("f6a0e6ce-2f3c-4a3f-9d43-0d3e7c1b7a51")

@@ -2,13 +2,8 @@
 
 from collections.abc import Mapping
 
-from gpuplane.sandbox.scheduler.objects import Json, Metadata, NodeSelector, Object
-
-
-class Taint(Object, frozen=True):
-    key: str
-    effect: str
-    value: str = ""
+from gpuplane.model.nodeselection import NodeSelector, Taint
+from gpuplane.sandbox.scheduler.objects import Json, Metadata, Object
 
 
 class CounterConsumption(Object, frozen=True):

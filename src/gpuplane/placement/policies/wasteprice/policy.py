@@ -115,7 +115,7 @@ def with_large(frequency: dict[RequestClass, float]) -> dict[RequestClass, float
 def merge_alike(frequency: dict[RequestClass, float]) -> dict[RequestClass, float]:
     """Fewer classes: of those that differ little in CPU one is made, with their mean CPU."""
     found, group = dict[RequestClass, float](), list[RequestClass]()
-    for each in [*sorted(frequency, key=lambda each: (*each[1:3], sorted(each.models), each.cpu_milli)), None]:
+    for each in [*sorted(frequency, key=_order), None]:
         if group and (each is None or each[1:] != group[0][1:] or each.cpu_milli > ALIKE * group[0].cpu_milli):
             often = sum(frequency[alike] for alike in group)
             mean = sum(frequency[alike] * alike.cpu_milli for alike in group) / often
@@ -124,6 +124,11 @@ def merge_alike(frequency: dict[RequestClass, float]) -> dict[RequestClass, floa
         if each is not None:
             group.append(each)
     return found
+
+
+def _order(each: RequestClass) -> tuple[object, ...]:
+    """The same in every process; the CPU last."""
+    return each.gpus, each.milli, sorted(each.models), repr(each.nodes), each.cpu_milli
 
 
 def weights(

@@ -41,7 +41,7 @@ class Slots:
         self._fitting = np.zeros((WHOLE + 2, len(sizes)), np.int16)  # by room; the last: −1, of a GPU not usable
         if sizes:
             self._fitting[:-1] = np.arange(WHOLE + 1)[:, None] // np.array(sizes)
-        self._accepts = np.zeros((0, self._with_gpus), np.int16)
+        self._accepts = np.zeros((0, len(self.classes)), np.int16)
         self._accepts_all = False
         self._fits: Numbers = np.zeros(
             (0, len(sizes)), np.int32
@@ -78,7 +78,7 @@ class Slots:
             self._fits = np.pad(self._fits, [(0, more), (0, 0)])
             self._accepts = np.pad(self._accepts, [(0, more), (0, 0)])
         if cluster.inventory_version > self._version:
-            self._look_at_models(cluster)
+            self._look_at_nodes(cluster)
         rows = cluster.rows_changed_since(self._version)
         self._fits[rows] = self._fitting[cluster.room[rows]].sum(axis=1, dtype=np.int32)
         self._version = cluster.version
@@ -88,8 +88,6 @@ class Slots:
         of_gpus = fitting.take(self._size_of, axis=1)
         of_gpus[:, self._of_one :] //= self._per_request
         slots = np.minimum(of_gpus, MOST).astype(np.int16)[:, self._group_of]
-        if not self._accepts_all:
-            slots *= self._accepts[rows]
         by_cpu = (cpu.astype(np.float32) + np.float32(0.5))[:, None] * self._per_milli_cpu
         if cpu.max(initial=0) >= self._cpu_of_most:
             np.minimum(by_cpu, MOST, out=by_cpu)
@@ -101,15 +99,18 @@ class Slots:
         slots *= FIFTHS - 1
         by_cpu_alone += slots
         by_cpu_alone *= has_cpu
+        if not self._accepts_all:
+            fifths *= self._accepts[rows]
         return fifths
 
-    def _look_at_models(self, cluster: Cluster) -> None:
-        """Of nodes that came or were described anew: which classes accept their GPUs. What fits says it of all classes
-        but of those for several GPUs, shares of which may fit on fewer, and of those for some models."""
+    def _look_at_nodes(self, cluster: Cluster) -> None:
+        """Of nodes that came or were described anew: which classes may go there, and accept their GPUs. What fits says
+        that of all GPUs but of those of some models, and of shares for several GPUs, which may fit on fewer."""
         rows = cluster.rows_described_since(self._version)
         usable = cluster.is_usable[rows]
-        for index, each in enumerate(self.classes[: self._with_gpus]):
+        for index, each in enumerate(self.classes):
             fits = usable & cluster.has_model(rows, each.models) if each.models else usable
-            is_said = not each.models and (each.gpus == 1 or each.milli > WHOLE // 2)
-            self._accepts[rows, index] = is_said or fits.sum(axis=1) >= each.gpus
+            is_said = not each.models and (each.gpus <= 1 or each.milli > WHOLE // 2)
+            has_gpus = is_said or fits.sum(axis=1) >= each.gpus
+            self._accepts[rows, index] = cluster.is_open(rows, each.nodes) & has_gpus
         self._accepts_all = bool(self._accepts.all())

@@ -3,11 +3,12 @@
 from random import Random
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.placement.cluster import Cluster, Gpu, Node
-from gpuplane.placement.consolidation import Placed, Plan, plan_moves
+from gpuplane.placement.consolidation import Placed, Plan, plan_moves, usable_to
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.policies.wasteprice import WastePrice
@@ -59,8 +60,9 @@ def test_shares_of_one_gpu_leave_it_together() -> None:
     )  # fmt: skip
     plan = plan_of(cluster, placed)
 
-    assert [(each.before.node, each.step) for each in plan.moves] == [("a", 1), ("a", 1)]
-    assert cluster.milli_free[:3, 0].tolist() == [WHOLE, 0, 0]
+    assert [each.step for each in plan.moves] == [1, 1]
+    assert len({each.before.node for each in plan.moves}) == 1
+    assert sorted(cluster.milli_free[:3, 0].tolist()) == [0, 0, WHOLE]
 
 
 def test_no_more_is_moved_than_may_be() -> None:
@@ -113,3 +115,42 @@ def test_a_plan_can_be_made_as_it_stands(seed: int, most: int) -> None:
             where[each.pod] = each.after
     assert np.array_equal(other.milli_free, cluster.milli_free)
     assert np.array_equal(other.cpu_free, cluster.cpu_free)
+
+
+def test_pods_without_gpus_leave_nodes_whose_gpus_they_keep_idle() -> None:
+    """On one node all CPU is taken, on another there is some, and no GPU."""
+    cluster = Cluster([node("a", 2), Node("b", 64000, 64 * 1024)])
+    hog = Placed("hog", Request(63500, 1024), Placement("a"))
+    cluster.take(hog.request, hog.placement)
+    plan = plan_of(cluster, [hog])
+
+    assert [(each.pod, each.after.node) for each in plan.moves] == [("hog", "b")]
+    assert 1 < plan.gain <= 2
+
+
+def test_gpus_of_a_node_are_freed_together_for_a_request_that_wants_them_all() -> None:
+    """A GPU is free on none of the nodes: no single move makes room for a pair."""
+    cluster = Cluster([node(name, 2) for name in "abc"])
+    placed = running(cluster, *((name, gpu, share(300)) for name in "abc" for gpu in (0, 1)))
+    plan = plan_moves(cluster, WastePrice(Workload({PAIR: 1.0, share(300): 0.01})), placed, 2)
+
+    assert [each.step for each in plan.moves] == [1, 1]
+    assert sorted((cluster.room[:3] == WHOLE).sum(axis=1).tolist()) == [0, 0, 2]
+
+
+@given(st.integers(0, 2**64))
+def test_what_a_plan_gains_is_what_is_usable_more(seed: int) -> None:
+    random = Random(seed)
+    cluster = Cluster([node("a", 4), node("b", 2), node("c", 1), Node("d", 4000, 64 * 1024)])
+    engine, placed = Engine(cluster, POLICIES["spread"](), random), list[Placed]()
+    for number in range(random.randrange(14)):
+        request = random.choice((*REQUESTS, Request(random.choice((1000, 30000)), 1024)))
+        if placement := engine.choose(request):
+            cluster.take(request, placement)
+            placed.append(Placed(f"pod-{number}", request, placement))
+    policy, rows = WastePrice(Workload(dict.fromkeys(REQUESTS, 1.0))), np.arange(len(cluster.nodes))
+    usable = usable_to(policy, cluster)
+    before = usable.of(cluster, rows).sum()
+    plan = plan_moves(cluster, policy, placed, 5)
+
+    assert plan.gain == pytest.approx(usable.of(cluster, rows).sum() - before)

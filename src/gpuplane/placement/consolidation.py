@@ -1,9 +1,10 @@
 """Which pods to move where, so that what is free is of more use. Pure: it moves nothing but in the cluster it is given.
 
-What a cluster is worth is what the policy's pricing says of its nodes. A move is worth what the pod's best place adds,
-less what its present one does, with the pod taken away from there. One move alone often gives nothing: a GPU with two
-shares is free only when both have left it. So the pods of one GPU are tried together, too, and of all that is tried the
-step with the most gain for each move is taken, until so many moves are made or nothing gains.
+A move gains what it makes usable to the expected requests (usable.py): where the pod leaves, less where it goes. Pods
+without GPUs move, too: GPUs are idle where others have the CPU. One move alone often gains nothing: a GPU with two
+shares is free only when both have left it, and a request for eight GPUs fits when the eighth is free. So the pods of
+one GPU are tried together, and those of as many GPUs of a node as a request wants. Of all that is tried the step with
+the most gain for each move is taken, until so many moves are made or nothing gains.
 """
 
 import heapq
@@ -12,17 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from gpuplane.model.value import Value
-from gpuplane.placement.candidates import Candidates
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies.wasteprice import WastePrice
-from gpuplane.placement.policies.wasteprice.policy import WASTE, Potential, pricing_to_make_room
-from gpuplane.placement.requests import Placement, Request
+from gpuplane.placement.requests import WHOLE, Placement, Request
+from gpuplane.placement.usable import Usable
 
-MOST_TOGETHER = 4
-"""Pods of one GPU that are tried as one step."""
-LEAST = 0.01
-"""Of a GPU's worth: what a move has to gain."""
+MOST_TOGETHER = 8
+"""Pods that are tried as one step."""
+LEAST = 0.1
+"""GPUs that a move has to make usable: for less no pod should start again."""
 
 
 class Placed(Value):
@@ -34,8 +34,8 @@ class Placed(Value):
 
 
 class Move(Value):
-    """One pod, from where to where. `gain`: what the step that it is a part of adds, for each of its moves, by the
-    policy; 1 is what a whole GPU is worth that nobody has. `step`: counts steps, whose moves belong together."""
+    """One pod, from where to where. `gain`: GPUs that the step which it is a part of makes usable, for each of its
+    moves. `step`: counts steps, whose moves belong together."""
 
     pod: str
     request: Request
@@ -53,15 +53,23 @@ class Plan(Value):
 
 
 def plan_moves(cluster: Cluster, policy: WastePrice, placed: Iterable[Placed], most: int) -> Plan:
-    """At most so many moves; the cluster is as after them. `placed`: the pods that may be moved."""
+    """At most so many moves; the cluster is as after them. `placed`: the pods that may be moved; `policy`: the one
+    whose requests are expected."""
     return _Planner(cluster, policy, placed).plan(most)
+
+
+def usable_to(policy: WastePrice, cluster: Cluster) -> Usable:
+    """What is usable to the requests that a policy expects."""
+    pricing = policy.refresh(cluster)
+    return Usable(cluster, policy.frequency, pricing.worth)
 
 
 class _Planner:
     def __init__(self, cluster: Cluster, policy: WastePrice, placed: Iterable[Placed]) -> None:
-        self.cluster, self.pricing = cluster, pricing_to_make_room(policy, cluster)
-        self.engine = Engine(cluster, _Fixed(self.pricing))
-        self.placed = {each.pod: each for each in placed if each.request.gpus and not _has_profile(each.request)}
+        self.cluster, self.usable = cluster, usable_to(policy, cluster)
+        self.counts = sorted({each.gpus for each in policy.frequency if each.gpus > 1})
+        self.engine = Engine(cluster, _Fixed(self.usable))
+        self.placed = {each.pod: each for each in placed if not _has_profile(each.request)}
 
     def plan(self, most: int) -> Plan:
         moves = list[Move]()
@@ -81,13 +89,23 @@ class _Planner:
         return Plan(tuple(moves), sum(each.gain for each in moves))
 
     def _steps(self) -> Iterator[tuple[str, ...]]:
-        """Each pod, and all pods of a GPU that have no other."""
-        of_gpu = dict[tuple[str, int], list[str]]()
+        """Each pod; all pods of a GPU; and of a node, those of as many GPUs as a request for several wants."""
+        by_gpu = dict[str, dict[int, set[str]]]()
         for pod, each in self.placed.items():
             yield (pod,)
-            if len(gpus := _gpus(each.placement)) == 1:
-                of_gpu.setdefault((each.placement.node, gpus[0]), []).append(pod)
-        yield from (tuple(pods) for pods in of_gpu.values() if 2 <= len(pods) <= MOST_TOGETHER)
+            for gpu in _gpus(each.placement):
+                by_gpu.setdefault(each.placement.node, {}).setdefault(gpu, set()).add(pod)
+        found = dict[frozenset[str], None]()
+        for node, gpus in by_gpu.items():
+            row, together = self.cluster.rows[node], set[str]()
+            free = int((self.cluster.room[row] == WHOLE).sum())
+            for gpu in sorted(gpus, key=lambda gpu: (len(gpus[gpu]), gpu)):
+                together |= gpus[gpu]
+                free += 1
+                found[frozenset(gpus[gpu])] = None
+                if any(free % count == 0 for count in self.counts):
+                    found[frozenset(together)] = None
+        yield from (tuple(sorted(pods)) for pods in found if 2 <= len(pods) <= MOST_TOGETHER)
 
     def _gain(self, pods: Sequence[str]) -> float:
         """What moving them adds, for each of them; the cluster is left as it was."""
@@ -111,10 +129,13 @@ class _Planner:
 
     def _try(self, pods: Sequence[str]) -> list[tuple[str, Placement]]:
         """Take them away and place each where it is best now, the largest first; fewer where one finds no place.
-        `_gained`: by the pricing, in the worth of a GPU."""
+        `_gained`: GPUs that are usable more."""
         self._gained = 0.0
+        rows = np.array([*{self.cluster.rows[self.placed[pod].placement.node] for pod in pods}])
+        before = self.usable.of(self.cluster, rows).sum()
         for pod in pods:
-            self._gained -= self._give_back(self.placed[pod])
+            self.cluster.give_back(self.placed[pod].request, self.placed[pod].placement)
+        self._gained = float(self.usable.of(self.cluster, rows).sum() - before)
         found = list[tuple[str, Placement]]()
         for pod in sorted(pods, key=lambda pod: -_milli(self.placed[pod].placement)):
             request = self.placed[pod].request
@@ -122,19 +143,10 @@ class _Planner:
             if best is None:
                 break
             placement, score = best
-            self._gained += score / WASTE
+            self._gained += score
             self.cluster.take(request, placement)
             found.append((pod, placement))
         return found
-
-    def _give_back(self, each: Placed) -> float:
-        """Take a pod away from its place, and say what it adds there, in the worth of a GPU."""
-        cluster, row = self.cluster, self.cluster.rows[each.placement.node]
-        gpus = np.array([_gpus(each.placement)])
-        rows, after, cpu_after = np.array([row]), cluster.room[row, gpus], cluster.cpu_free[[row]].copy()
-        cluster.give_back(each.request, each.placement)
-        found = Candidates(rows, gpus, cluster.room[row, gpus], after, cpu_after)
-        return float(self.pricing.score(cluster, each.request, found)[0]) / WASTE
 
 
 class _Fixed:
@@ -142,10 +154,10 @@ class _Fixed:
 
     prefers_free_gpus = False
 
-    def __init__(self, pricing: Potential) -> None:
+    def __init__(self, pricing: Usable) -> None:
         self._pricing = pricing
 
-    def refresh(self, cluster: Cluster) -> Potential:
+    def refresh(self, cluster: Cluster) -> Usable:
         """As it was at the beginning."""
         return self._pricing
 

@@ -43,10 +43,10 @@ class Workload:
         self._told = self._total
         self.version = 0
 
-    def arrive(self, request: Request) -> None:
-        """Count a request: once for each pod, however often it is tried."""
-        self._weights[request] = self._weights.get(request, 0.0) + 1.0
-        self._total += 1.0
+    def arrive(self, request: Request, times: float = 1.0) -> None:
+        """Count a request: once for each pod, however often it is tried; or as so many."""
+        self._weights[request] = self._weights.get(request, 0.0) + times
+        self._total += times
         if self._total >= GROWTH * self._told:
             self._told = self._total
             self.version += 1

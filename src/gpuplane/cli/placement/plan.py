@@ -49,7 +49,7 @@ class Moves(click.ParamType[str]):
     metavar="N|N%",
     default="5%",
     show_default=True,
-    help="How many pods are moved at most; in % of those with GPUs that can be moved.",
+    help="How many pods are moved at most; in % of those on nodes with GPUs that can be moved.",
 )
 @config
 @kubeconfig
@@ -58,10 +58,10 @@ class Moves(click.ParamType[str]):
 def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Path | None, as_json: bool) -> None:
     """Show which pods to move where, so that what is free is of more use. Nothing is moved.
 
-    A pod is moved by ending it; the plan says where it should start again. GAIN is what a move brings; a free GPU is
-    worth 1, and more where room is scarce that pods need. Moves of one step bring that together. Pods stay that no
-    controller would start again, that belong to a DaemonSet, or that are not safe to evict. Without a terminal each
-    line is a move, with tabs between the columns.
+    A pod is moved by ending it; the plan says where it should start again. GAIN is how many of the free GPUs a move
+    makes usable to pods that are expected; moves of one step bring that together. Pods stay that no controller would
+    start again, that belong to a DaemonSet, that are not safe to evict, or whose place depends on other pods. Without a
+    terminal each line is a move, with tabs between the columns.
     """
     configured = read_config(config)
     seen = read(kubeconfig, saved)
@@ -86,21 +86,22 @@ def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Pat
 
 
 def _place(place: "PlaceShown") -> str:
-    return f"{place.node} {','.join(place.gpus)}"
+    return " ".join(filter(None, (place.node, ",".join(place.gpus))))
 
 
 def _sentences(shown: "PlanShown") -> Iterator[str]:
     yield (
         f"{format_count(shown.gpus, 'GPU')} of {format_count(shown.nodes, 'node')}; "
-        f"{format_count(shown.pods, 'pod')} with GPUs, of which {shown.movable} can be moved."
+        f"{format_count(shown.pods, 'pod')} there, of which {shown.movable} can be moved."
     )
     if not shown.moves:
         yield "No move brings anything."
         return
     steps = len({each.step for each in shown.moves})
     yield (
-        f"{format_count(len(shown.moves), 'move')} in {format_count(steps, 'step')}, worth {shown.gain:.2f} free GPUs; "
-        f"GPUs that nobody has a part of: {shown.free_before} before, {shown.free_after} after."
+        f"{format_count(len(shown.moves), 'move')} in {format_count(steps, 'step')}. GPUs that are free and usable to "
+        f"pods that are expected: {shown.usable_before:.1f} before, {shown.usable_after:.1f} after. GPUs that nobody "
+        f"has a part of: {shown.free_before} before, {shown.free_after} after."
     )
     if assumed := sum(each.is_assumed for each in shown.moves):
         yield f"Of {format_count(assumed, 'pod')} nobody says which GPUs it has: its moves may bring less."

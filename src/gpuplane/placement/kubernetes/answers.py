@@ -5,10 +5,12 @@ Both expect the requests that the cluster's own pods make, beside those of the c
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.configuration import PlacementConfig
-from gpuplane.placement.consolidation import Move, Placed, plan_moves
+from gpuplane.placement.consolidation import Move, Placed, plan_moves, usable_to
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.explanation import GpuUse, NodeReason, explain
 from gpuplane.placement.kubernetes.cluster import SeenCluster
@@ -30,8 +32,8 @@ class PlaceShown(Value):
 
 
 class MoveShown(Value):
-    """One pod "namespace/name", from where to where. `gain`: in the worth of a free GPU, of its step for each of its
-    moves; moves of one `step` belong together. `is_assumed`: nobody says which GPUs it has."""
+    """One pod "namespace/name", from where to where. `gain`: GPUs that its step makes usable, for each of its moves;
+    moves of one `step` belong together. `is_assumed`: nobody says which GPUs it has."""
 
     step: int
     pod: str
@@ -42,7 +44,8 @@ class MoveShown(Value):
 
 
 class PlanShown(Value):
-    """A plan. `pods`: that have GPUs, `movable` of them. `free_before`, `free_after`: GPUs that nobody has a part of.
+    """A plan. `pods`: that run on nodes with GPUs, `movable` of them. `free_before`, `free_after`: GPUs that nobody has
+    a part of. `usable_before`, `usable_after`: GPUs, as much of all that is free as the expected requests could use.
     `fit_before`, `fit_after`: the waiting pods that would get a place one after the other, the first priority first."""
 
     nodes: int
@@ -53,6 +56,8 @@ class PlanShown(Value):
     gain: float
     free_before: int
     free_after: int
+    usable_before: float
+    usable_after: float
     waiting: int
     fit_before: tuple[str, ...]
     fit_after: tuple[str, ...]
@@ -83,30 +88,41 @@ class PodShown(Value):
 
 
 def movable(seen: SeenCluster) -> list[Placed]:
-    """The pods with GPUs that a plan may move: a controller makes them anew, and they have what they ask for."""
+    """The pods that a plan may move, of those on nodes with GPUs: a controller makes them anew, and they have what they
+    ask for. Pods without GPUs are among them: where they have the CPU, GPUs are idle."""
     return [
         Placed(each.name, each.request, each.placement)
-        for each in seen.pods
-        if each.placement is not None and each.request.gpus and each.uid and each.can_move and each.taken is None
+        for each in _beside_gpus(seen)
+        if each.placement is not None and each.uid and each.can_move and each.taken is None
     ]
 
 
+def _beside_gpus(seen: SeenCluster) -> list[Pod]:
+    nodes = {each.name for each in seen.nodes if each.gpus}
+    return [each for each in seen.pods if each.placement is not None and each.placement.node in nodes]
+
+
 def show_plan(seen: SeenCluster, config: PlacementConfig, most: int) -> PlanShown:
-    """Which pods to move where, at most so many. By waste prices, whatever the configuration's policy is."""
-    cluster, policy = seen.build(), WastePrice(_workload(seen, config))
+    """Which pods to move where, at most so many. By waste prices, whatever the configuration's policy is; the pods that
+    wait count as much as all that run, for it is they that room is wanted for."""
+    cluster, policy = seen.build(), WastePrice(_workload(seen, config, as_running=True))
     free_before, fit_before = _free_gpus(cluster), _fitting(cluster, seen, policy)
+    usable, rows = usable_to(policy, cluster), np.arange(len(cluster.nodes))
+    usable_before = usable.of(cluster, rows).sum()
     may_move = movable(seen)
     plan = plan_moves(cluster, policy, may_move, most)
     assumed = {each.name for each in seen.pods if each.is_assumed}
     return PlanShown(
         nodes=len(cluster.rows),
         gpus=int((cluster.is_usable | cluster.is_partitioned).sum()),
-        pods=sum(bool(each.gpu_milli) for each in seen.pods),
+        pods=len(_beside_gpus(seen)),
         movable=len(may_move),
         moves=tuple(_shown(cluster, each, assumed) for each in plan.moves),
         gain=plan.gain,
         free_before=free_before,
         free_after=_free_gpus(cluster),
+        usable_before=float(usable_before),
+        usable_after=float(usable.of(cluster, rows).sum()),
         waiting=len(seen.waiting),
         fit_before=fit_before,
         fit_after=_fitting(cluster, seen, policy),
@@ -141,11 +157,14 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "") -> 
     return found
 
 
-def _workload(seen: SeenCluster, config: PlacementConfig) -> Workload:
-    workload = config.workload()
-    for each in (*seen.pods, *seen.waiting):
-        if each.uid:
-            workload.arrive(each.request)
+def _workload(seen: SeenCluster, config: PlacementConfig, *, as_running: bool = False) -> Workload:
+    """What is expected: the pods that run and those that wait; `as_running`: both together by half."""
+    workload, running = config.workload(), [each for each in seen.pods if each.uid]
+    times = max(1.0, len(running) / max(len(seen.waiting), 1)) if as_running else 1.0
+    for each in running:
+        workload.arrive(each.request)
+    for each in seen.waiting:
+        workload.arrive(each.request, times)
     return workload
 
 

@@ -21,7 +21,7 @@ WASTE = 1e5
 """A whole GPU, in points."""
 EXPONENT = 0.8
 """The second slot on a node is worth less than the first."""
-LARGE = 0.01
+LARGE = 0.015
 """Requests for as many GPUs, two or more, count as this part of all at least: where shares are many they are rare, and
 without that their room is gone first."""
 USUAL_CPU = 12_000
@@ -82,12 +82,6 @@ class WastePrice:
         return spare < 0
 
 
-def pricing_to_make_room(policy: WastePrice, cluster: Cluster) -> "Potential":
-    """The potential by which to look for room that there is not, for the workload of a policy."""
-    now = policy.refresh(cluster)
-    return Potential(now.worth, now.slots, weights(cluster, now.slots, policy.frequency, makes_room=True))
-
-
 def free_milli(cluster: Cluster) -> int:
     """Milli-GPU of all GPUs that are free."""
     return int(np.maximum(cluster.room, 0).sum())
@@ -131,16 +125,13 @@ def _order(each: RequestClass) -> tuple[object, ...]:
     return each.gpus, each.milli, sorted(each.models), repr(each.nodes), each.cpu_milli
 
 
-def weights(
-    cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float], *, makes_room: bool = False
-) -> Floats:
-    """What a slot of each class counts: 0 where there is none left, so that what cannot run does not decide. With
-    `makes_room` as much as can be: room for those is what is looked for."""
+def weights(cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float]) -> Floats:
+    """What a slot of each class counts: 0 where there is none left, so that what cannot run does not decide."""
     found, totals = np.zeros(len(slots.classes)), slots.totals(cluster)
     milli, cpu = free_milli(cluster), int(cluster.cpu_free.sum())
     for index, each in enumerate(slots.classes):
         count = float(totals[index]) / FIFTHS
-        if not count and not makes_room:
+        if not count:
             continue
         use = each.gpus * each.milli * count if each.gpus else each.cpu_milli * count * milli / max(cpu, 1)
         scarcity = min(SCARCEST, max(1.0, milli / max(use, 1e-9)) ** 2)

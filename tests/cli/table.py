@@ -318,6 +318,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--file {cluster}", says="team/big"),
         Row("--file {cluster} --json"),
         Row("team/a1 --file {cluster}", says="team/a1"),
+        Row("team/a1 --node n1 --file {cluster}", says="n1/0"),
+        Row("team/a1 --node none --file {cluster}", 1, "there is no node 'none'"),
         Row("team/none --file {cluster}", 1, "'team/none' is neither running nor waiting"),
         Row("--file {here}/none.json", 1, "none.json has no nodes"),
         Row("--file {small}", 1, "is not what `kubectl get nodes,pods"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpuplane.placement.cluster import Cluster, Gpu, Node
 from gpuplane.placement.engine import Engine
-from gpuplane.placement.explanation import GpuUse, NodeReason, explain
+from gpuplane.placement.explanation import GpuReason, NodeReason, explain, explain_gpus
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.policies import make_policy
 from gpuplane.placement.requests import WHOLE, GpuRequest, NodeRules, Placement, Request, Share
@@ -90,7 +90,35 @@ def test_what_it_would_have_is_told() -> None:
     cluster.take(wants(milli=600).request, Placement("a", ((Share(1, 600, 600),),)))
     found = explain(cluster, BINPACK, wants(milli=300))
 
-    assert found.gpus == (GpuUse(1, "a-1", 400, 100),)
+    assert found.gpus == (GpuReason(0, "a-0", "fits", 1000), GpuReason(1, "a-1", "chosen", 400, 100))
+
+
+@pytest.mark.parametrize(
+    ("asked", "codes"),
+    [
+        ({}, ["in-use", "fits", "sick", "partitioned"]),
+        ({"milli": 400}, ["fits", "fits", "sick", "partitioned"]),
+        ({"models": frozenset({"H100"})}, ["model"] * 4),
+        ({"ids": frozenset({"a-1", "a-2"})}, ["id", "fits", "sick", "id"]),
+        ({"milli": 0, "profile": "1g.10gb"}, ["profile", "profile", "sick", "fits"]),
+        ({"milli": 0, "profile": "2g.20gb"}, ["profile", "profile", "sick", "profile"]),
+        ({"milli": 0, "memory_mib": 1001}, ["too-small", "too-small", "sick", "partitioned"]),
+    ],
+)
+def test_each_gpu_of_a_node_has_its_reason(asked: dict[str, object], codes: list[str]) -> None:
+    well, sick = gpus("a", 2), Gpu("a-2", "A100", 1000, code="xid-79")
+    mig = Gpu("a-3", "A100", 1000, is_partitioned=True, profiles={"1g.10gb": 1})
+    cluster = Cluster([Node("a", 8000, 1000, (*well, sick, mig)), *NODES])
+    holder = Pod("h", "d/holder", wants(milli=600).request, placement=Placement("a", ((Share(0, 600, 600),),)))
+    assert holder.placement is not None
+    cluster.take(holder.request, holder.placement)
+    found = explain_gpus(cluster, wants(**asked).request, "a", [holder])  # type: ignore[arg-type]
+
+    assert [each.code for each in found] == codes
+    assert [each.pods for each in found] == [("d/holder",), (), (), ()]
+    assert [each.free for each in found] == [400, 1000, None, None]
+    with pytest.raises(KeyError):
+        explain_gpus(cluster, wants().request, "z")
 
 
 def test_links_that_are_required_and_not_there() -> None:

@@ -16,7 +16,7 @@ from gpuplane.placement.engine import Engine
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.policies.policy import Policy
 from gpuplane.placement.preemption import Preemption, find_preemption, preempts
-from gpuplane.placement.requests import GpuRequest, Placement, Request
+from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
 
 NodeCode = Literal[
     "chosen",
@@ -41,17 +41,37 @@ NodeCode = Literal[
 `labels`, `taint` (one that it does not tolerate), `no-gpus` (fewer than it asks for), `model`, `id`, `resource` (too
 few of these), `sick` (too few can be given out), `partitioned` (only as MIG devices), `profile` (no such MIG devices),
 `too-small` (even when empty), `not-linked`. As it is now: `cpu-in-use`, `memory-in-use`, `gpus-in-use`."""
-FITS = ("chosen", "worse")
+Kind = Literal["model", "id", "resource", "sick", "partitioned", "profile", "too-small"]
+"""What is said of nodes as of GPUs."""
 
 
-class GpuUse(Value):
-    """A GPU that the pod would have: its place on the node, its id, and milli-GPU free there before and after; None
-    where nothing of the GPU is free by parts."""
+GpuCode = Literal[
+    "chosen",
+    "fits",
+    "model",
+    "id",
+    "resource",
+    "sick",
+    "partitioned",
+    "profile",
+    "too-small",
+    "in-use",
+]
+"""Of one GPU, for the part of the request that it suits best: `chosen`; `fits`, but another one is taken, or its node
+is not. As it is: `model`, `id`, `resource`, `sick`, `partitioned`, `profile` (it has no MIG device of it), `too-small`.
+As it is now: `in-use`, too much of it."""
+
+
+class GpuReason(Value):
+    """Why a pod gets a GPU of a node, or does not. `gpu`: its place there. `free`: milli-GPU, and `left` after this
+    pod; None where it is given out as MIG devices. `pods`: "namespace/name" of those that have some of it."""
 
     gpu: int
     id: str
-    free: int | None
-    left: int | None
+    code: GpuCode
+    free: int | None = None
+    left: int | None = None
+    pods: tuple[str, ...] = ()
 
 
 class NodeReason(Value):
@@ -63,12 +83,12 @@ class NodeReason(Value):
 
 
 class Explanation(Value):
-    """`placement`: None where the pod fits nowhere. `gpus`: what it has there. `nodes`: a reason for each node; those
+    """`placement`: None where the pod fits nowhere. `gpus`: all of that node. `nodes`: a reason for each node; those
     where it fits come first, the best of them before the others. `preemption`: which pods of lower priority have to end
     for it to fit; `ending`: which pods of any priority. Both are None where it fits, or nothing helps."""
 
     placement: Placement | None
-    gpus: tuple[GpuUse, ...]
+    gpus: tuple[GpuReason, ...]
     nodes: tuple[NodeReason, ...]
     preemption: Preemption | None = None
     ending: Preemption | None = None
@@ -94,25 +114,59 @@ def explain(cluster: Cluster, policy: Policy, pod: Pod, placed: Iterable[Pod] = 
     order = get_args(NodeCode).index
     nodes.sort(key=lambda each: (order(each.code), -(each.score or 0.0), each.node))
     if placement is not None:
-        return Explanation(placement, _uses(cluster, pod.request, placement), tuple(nodes))
+        gpus = explain_gpus(cluster, pod.request, placement.node, placed, placement)
+        return Explanation(placement, gpus, tuple(nodes))
     there = list(placed)
     allowed = find_preemption(cluster, pod.request, there, preempts(pod))
     return Explanation(None, (), tuple(nodes), allowed, find_preemption(cluster, pod.request, there, lambda _: True))
 
 
-def _uses(cluster: Cluster, request: Request, placement: Placement) -> tuple[GpuUse, ...]:
-    row = cluster.rows[placement.node]
-    node = cluster.nodes[row]
-    assert node is not None
-    found = list[GpuUse]()
-    shares = [share for part in placement.shares for share in part]
-    for gpu in dict.fromkeys(share.gpu for share in shares):
-        if cluster.is_usable[row, gpu]:
-            left = cluster.room_after(row, gpu, [share for share in shares if share.gpu == gpu])
-            found.append(GpuUse(gpu, node.gpus[gpu].id, int(cluster.room[row, gpu]), left))
-        else:
-            found.append(GpuUse(gpu, node.gpus[gpu].id, None, None))
+def explain_gpus(
+    cluster: Cluster, request: Request, node: str, placed: Iterable[Pod] = (), placement: Placement | None = None
+) -> tuple[GpuReason, ...]:
+    """Of each GPU of a node, why a pod gets it there or does not. `placement`: where the pod goes. Raises KeyError."""
+    row = cluster.rows[node]
+    described = cluster.nodes[row]
+    assert described is not None
+    taken = dict[int, list[Share]]()
+    for part in placement.shares if placement is not None and placement.node == node else ():
+        for share in part:
+            taken.setdefault(share.gpu, []).append(share)
+    holders = dict[int, dict[str, None]]()
+    for pod in placed:
+        if pod.placement is not None and pod.placement.node == node:
+            for share in (share for part in pod.placement.shares for share in part):
+                holders.setdefault(share.gpu, {})[pod.name] = None
+    empty, found = Cluster([described]), list[GpuReason]()
+    codes = [_gpu_codes(cluster, empty, row, wanted) for wanted in request.gpus]
+    for place, gpu in enumerate(described.gpus):
+        code: GpuCode = max((each[place] for each in codes), key=get_args(GpuCode).index, default="fits")
+        if any(each[place] == "fits" for each in codes):
+            code = "fits"
+        is_shared = bool(cluster.is_usable[row, place])
+        found.append(
+            GpuReason(
+                place,
+                gpu.id,
+                "chosen" if place in taken else code,
+                int(cluster.room[row, place]) if is_shared else None,
+                cluster.room_after(row, place, taken[place]) if is_shared and place in taken else None,
+                tuple(holders.get(place, ())),
+            )
+        )
     return tuple(found)
+
+
+def _gpu_codes(cluster: Cluster, empty: Cluster, row: int, wanted: GpuRequest) -> list[GpuCode]:
+    """The code of each GPU for one part of a request. `empty`: the node with nothing taken."""
+    codes = np.full(empty.is_usable.shape[1], "in-use", object)
+    is_open = np.ones(len(codes), np.bool_)
+    for code, fits in (*_gpu_checks(empty, wanted), ("in-use", cluster.fits(np.array([row]), wanted))):
+        fits = fits[0, : len(codes)]
+        codes[is_open & ~fits] = code
+        is_open &= fits
+    codes[is_open] = "fits"
+    return codes.tolist()
 
 
 def _codes(cluster: Cluster, request: Request) -> dict[str, NodeCode]:
@@ -131,9 +185,13 @@ def _codes(cluster: Cluster, request: Request) -> dict[str, NodeCode]:
     keep(cluster.is_schedulable[rows], "closed")
     keep(empty.is_allowed(np.arange(len(rows)), request.nodes), "labels")
     keep(cluster.is_allowed(rows, request.nodes), "taint")
+    number = np.array([len(node.gpus) for node in nodes], np.int64)
     for wanted in request.gpus:
+        there = np.arange(empty.is_usable.shape[1]) < number[:, None]
+        keep(there.sum(axis=1) >= wanted.count, "no-gpus")
         for code, fits in _gpu_checks(empty, wanted):
-            keep(fits, code)
+            there &= fits
+            keep(there.sum(axis=1) >= wanted.count, code)
     if any(each.linked == "required" for each in request.gpus):
         unlinked = request.but(gpus=tuple(each.but(linked="any") for each in request.gpus))
         keep(_fits(empty, request) | ~_fits(empty, unlinked), "not-linked")
@@ -149,22 +207,19 @@ def _fits(cluster: Cluster, request: Request) -> Booleans:
     return np.isin(rows, candidates(cluster, request, rows).rows)
 
 
-def _gpu_checks(empty: Cluster, wanted: GpuRequest) -> Iterator[tuple[NodeCode, Booleans]]:
-    """Which nodes with nothing taken have enough GPUs for one part of a request: first in number, then of each kind."""
+def _gpu_checks(empty: Cluster, wanted: GpuRequest) -> Iterator[tuple[Kind, Booleans]]:
+    """What each GPU has to be for one part of a request, with nothing taken: nodes × GPUs, one code after the other."""
     rows = np.arange(len(empty.rows))
-    number = np.array([len(node.gpus) if node else 0 for node in empty.nodes], np.int64)
-    there = np.arange(empty.is_usable.shape[1]) < number[:, None]
-    checks: list[tuple[NodeCode, Booleans]] = [("no-gpus", there)]
     if wanted.models:
-        checks.append(("model", empty.has_model(rows, wanted.models)))
+        yield "model", empty.has_model(rows, wanted.models)
     if wanted.ids:
-        checks.append(("id", empty.has_id(rows, wanted.ids)))
+        yield "id", empty.has_id(rows, wanted.ids)
     if wanted.resource and not wanted.profile:
-        checks.append(("resource", empty.has_resource(rows, wanted.resource)))
+        yield "resource", empty.has_resource(rows, wanted.resource)
     usable, partitioned = empty.is_usable[rows], empty.is_partitioned[rows]
-    checks.append(("sick", usable | partitioned))
-    checks.append(("profile", empty.fits(rows, wanted)) if wanted.profile else ("partitioned", usable))
-    checks.append(("too-small", empty.fits(rows, wanted)))
-    for code, have in checks:
-        there = there & have
-        yield code, there.sum(axis=1) >= wanted.count
+    yield "sick", usable | partitioned
+    if wanted.profile:
+        yield "profile", empty.fits(rows, wanted)
+    else:
+        yield "partitioned", usable
+    yield "too-small", empty.fits(rows, wanted)

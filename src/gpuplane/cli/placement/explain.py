@@ -34,17 +34,32 @@ SAYS: Mapping[str, str] = {
     "memory-in-use": "whose memory is in use",
     "gpus-in-use": "whose GPUs are in use",
 }
+SAYS_OF_GPU: Mapping[str, str] = {
+    "chosen": "is the best",
+    "fits": "would do, too",
+    "model": "is not of the model",
+    "id": "is not one that it names",
+    "resource": "is not offered as the resource",
+    "sick": "cannot be given out",
+    "partitioned": "has MIG devices only",
+    "profile": "has no MIG device of the profile",
+    "too-small": "is too small even when free",
+    "in-use": "is in use",
+}
 NAMED = 5
 """Nodes of one reason that are named; --json has all."""
 
 
 @click.command()
 @click.argument("pod", metavar="[NAMESPACE/POD]", default="")
+@click.option("--node", metavar="NODE", default="", help="Why it gets each GPU of this node, or does not.")
 @config
 @kubeconfig
 @saved
 @as_json
-def command(pod: str, config: Path | None, kubeconfig: Path | None, saved: Path | None, as_json: bool) -> None:
+def command(
+    pod: str, node: str, config: Path | None, kubeconfig: Path | None, saved: Path | None, as_json: bool
+) -> None:
     """Show where pods go that wait for GPUs, why there, and what would have to end for those without a place.
 
     Pods are decided one after the other, the highest priority first. With NAMESPACE/POD only about that one; if it
@@ -55,8 +70,10 @@ def command(pod: str, config: Path | None, kubeconfig: Path | None, saved: Path 
     seen = read(kubeconfig, saved)
     from gpuplane.placement.kubernetes.answers import show_waiting
 
+    if node and node not in {each.name for each in seen.nodes}:
+        raise click.ClickException(f"there is no node {node!r}")
     try:
-        shown = show_waiting(seen, configured, pod)
+        shown = show_waiting(seen, configured, pod, node)
     except KeyError:
         raise click.ClickException(f"pod {pod!r} is neither running nor waiting: write NAMESPACE/POD") from None
     if as_json:
@@ -66,21 +83,23 @@ def command(pod: str, config: Path | None, kubeconfig: Path | None, saved: Path 
         say("no pod waits", err=True)
     for each in shown:
         if not is_terminal():
-            write_rows(_rows(each))
+            write_rows(_rows(each, node))
             continue
-        for line in _sentences(each):
+        for line in _sentences(each, node):
             say(line)
 
 
-def _rows(shown: "PodShown") -> Iterator[tuple[str, ...]]:
+def _rows(shown: "PodShown", node: str) -> Iterator[tuple[str, ...]]:
     for code in shown.counts:
         yield shown.pod, code, str(shown.counts[code]), ",".join(_names(shown, code))
     for what, end in (("preemption", shown.preemption), ("ending", shown.ending)):
         if end is not None:
             yield shown.pod, what, str(len(end.pods)), end.node, ",".join(end.pods)
+    for each in shown.gpus if node else ():
+        yield shown.pod, "gpu", each.id, each.code, "" if each.free is None else str(each.free), ",".join(each.pods)
 
 
-def _sentences(shown: "PodShown") -> Iterator[str]:
+def _sentences(shown: "PodShown", node: str) -> Iterator[str]:
     if shown.now is not None:
         yield f"{shown.pod} (priority {shown.priority}) runs on {shown.now.node} {','.join(shown.now.gpus)}"
     elif shown.place is None:
@@ -90,14 +109,22 @@ def _sentences(shown: "PodShown") -> Iterator[str]:
     if shown.place is not None:
         yield f"  it would go to {shown.place.node}"
         for each in shown.gpus:
-            yield f"    {each.id}" + (
-                "" if each.free is None else f": of its {each.free} free milli-GPU, {each.left} would be left"
-            )
+            if each.code == "chosen":
+                yield f"    {each.id}" + (
+                    "" if each.free is None else f": of its {each.free} free milli-GPU, {each.left} would be left"
+                )
     for code, count in shown.counts.items():
         if code != "chosen":
             names = _names(shown, code)
             more = f" and {count - NAMED} more" if count > NAMED else ""
             yield f"  {format_count(count, 'node')} {SAYS[code]}: {', '.join(names[:NAMED])}{more}"
+    if node:
+        [code] = [each.code for each in shown.nodes if each.node == node]
+        yield f"  node {node} ({code}):"
+        for each in shown.gpus:
+            free = "" if each.free is None else f", {each.free} milli-GPU free"
+            pods = f"; {', '.join(each.pods)}" if each.pods else ""
+            yield f"    {each.id} {SAYS_OF_GPU[each.code]}{free}{pods}"
     if shown.preemption is not None:
         yield f"  with its priority it would get {_ends(shown.preemption)}"
     elif shown.ending is not None:

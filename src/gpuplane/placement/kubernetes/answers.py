@@ -3,7 +3,7 @@
 Both expect the requests that the cluster's own pods make, beside those of the configuration.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.configuration import PlacementConfig
 from gpuplane.placement.consolidation import Move, Placed, plan_moves, usable_to
 from gpuplane.placement.engine import Engine
-from gpuplane.placement.explanation import GpuUse, NodeReason, explain
+from gpuplane.placement.explanation import GpuReason, NodeReason, explain, explain_gpus
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.kubernetes.held import Note
 from gpuplane.placement.pods import Pod
@@ -73,14 +73,14 @@ class EndShown(Value):
 
 class PodShown(Value):
     """The decision about a pod. `now`: where it is; None: it waits. `place`: where it would go; None: it fits nowhere.
-    `gpus`: of that place. `counts`: of the nodes, by reason. `preemption`: what of lower priority would have to end,
-    and `ending`: what of any priority."""
+    `gpus`: of that node, or of the one that was asked about. `counts`: of the nodes, by reason. `preemption`: what of
+    lower priority would have to end, and `ending`: what of any priority."""
 
     pod: str
     priority: int
     now: PlaceShown | None
     place: PlaceShown | None
-    gpus: tuple[GpuUse, ...]
+    gpus: tuple[GpuReason, ...]
     counts: Mapping[str, int]
     nodes: tuple[NodeReason, ...]
     preemption: EndShown | None = None
@@ -130,10 +130,11 @@ def show_plan(seen: SeenCluster, config: PlacementConfig, most: int) -> PlanShow
     )
 
 
-def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "") -> list[PodShown]:
+def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", node: str = "") -> list[PodShown]:
     """The decisions about all pods that wait, in their order: each sees those before it in their places.
 
-    `only`: about this pod "namespace/name" alone. If it runs, as if it came now. Raises KeyError where there is none.
+    `only`: about this pod "namespace/name" alone. If it runs, as if it came now. `node`: with the GPUs of this node.
+    Raises KeyError where there is no such pod, or no such node.
     """
     cluster, policy = seen.build(), make_policy(config.policy, _workload(seen, config))
     running = {each.name: each for each in seen.pods if each.uid}
@@ -142,13 +143,13 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "") -> 
         assert pod.placement is not None
         cluster.give_back(pod.held, pod.placement)
         others = [each for each in seen.pods if each is not pod]
-        return [_explained(cluster, policy, pod, others)]
+        return [_explained(cluster, policy, pod, others, node)]
     if only and only not in {each.name for each in seen.waiting}:
         raise KeyError(only)
     engine, placed, found = Engine(cluster, policy), list(seen.pods), list[PodShown]()
     for each in seen.waiting:
         if each.name == only or not only:
-            found.append(_explained(cluster, policy, each, placed))
+            found.append(_explained(cluster, policy, each, placed, node))
         if each.name == only:
             break
         if (placement := engine.choose(each.request)) is not None:
@@ -168,14 +169,14 @@ def _workload(seen: SeenCluster, config: PlacementConfig, *, as_running: bool = 
     return workload
 
 
-def _explained(cluster: Cluster, policy: Policy, pod: Pod, placed: Iterable[Pod]) -> PodShown:
+def _explained(cluster: Cluster, policy: Policy, pod: Pod, placed: Sequence[Pod], node: str) -> PodShown:
     found = explain(cluster, policy, pod, placed)
     return PodShown(
         pod=pod.name,
         priority=pod.priority,
         now=None if pod.placement is None else _place(cluster, pod.placement),
         place=None if found.placement is None else _place(cluster, found.placement),
-        gpus=found.gpus,
+        gpus=explain_gpus(cluster, pod.request, node, placed, found.placement) if node else found.gpus,
         counts=dict(found.counts()),
         nodes=found.nodes,
         preemption=_ends(found.preemption),

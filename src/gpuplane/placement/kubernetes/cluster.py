@@ -1,6 +1,6 @@
 """All Nodes and Pods of an API server as one picture: the nodes, who has what of them, and who waits for a place."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.nodegpus import NodeGpus, OfferedResource
@@ -14,6 +14,7 @@ from gpuplane.placement.kubernetes.nodes import (
     read_node,
 )
 from gpuplane.placement.kubernetes.objects import ApiNode, ApiPod, Resources
+from gpuplane.placement.kubernetes.peers import HeldGpu, held_gpus
 from gpuplane.placement.kubernetes.pods import GpusThere, read_pod
 from gpuplane.placement.pods import Pod
 
@@ -46,14 +47,17 @@ def read_cluster(nodes: Iterable[ApiNode], pods: Iterable[ApiPod]) -> SeenCluste
         else:
             seen[each.metadata.name] = read_node(each)
     there = _gpus_there(seen, {each.metadata.name: each.status.capacity or {} for each in listed})
-    waiting, by_node = list[Pod](), dict[str, list[Pod]]()
+    waiting, by_node, by_peers = list[Pod](), dict[str, list[Pod]](), dict[str, Sequence[HeldGpu]]()
     for api in pods:
         if not api.has_ended:
-            (by_node.setdefault(api.spec.node_name, []) if api.spec.node_name else waiting).append(read_pod(api, there))
+            pod = read_pod(api, there)
+            (by_node.setdefault(api.spec.node_name, []) if api.spec.node_name else waiting).append(pod)
+            if held := held_gpus(api.metadata.annotations or {}):
+                by_peers[pod.name] = held
     notes += unknown_nodes(by_node, seen)
     placed = list[Pod]()
     for name, node in seen.items():
-        found, said = settle(node, by_node.get(name, ()))
+        found, said = settle(node, by_node.get(name, ()), by_peers)
         placed += found
         notes += said
     waiting.sort(key=lambda each: -each.priority)

@@ -1,4 +1,5 @@
-"""Which GPUs of a node its pods have: as its annotation says, and where nobody says it, as they would fit best.
+"""Which GPUs of a node its pods have: as its annotation says, else as HAMi or gpushare has written on the pod, and
+where nobody says it, as they would fit best.
 
 A real node may have more held than it has: a GPU died, a pod was bound by hand, a resource was not counted. That is
 described and never refused: each pod counts with what is left when its turn comes (those that say what they have
@@ -6,6 +7,7 @@ first, then the largest), and the node is named among the notes. So the arrays o
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -14,6 +16,7 @@ from gpuplane.model.nodegpus import Holding
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Cluster, Node
 from gpuplane.placement.kubernetes.nodes import SeenNode
+from gpuplane.placement.kubernetes.peers import HeldGpu
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import WHOLE, Placement, Request, Share
 from gpuplane.placement.within import place_within
@@ -42,8 +45,13 @@ class Note(Value):
     detail: str = ""
 
 
-def settle(seen: SeenNode, pods: Iterable[Pod]) -> tuple[list[Pod], list[Note]]:
-    """The pods of a node with their places, and what is to be noted. What nobody known holds is a pod without UID."""
+def settle(
+    seen: SeenNode, pods: Iterable[Pod], by_peers: Mapping[str, Sequence[HeldGpu]] | None = None
+) -> tuple[list[Pod], list[Note]]:
+    """The pods of a node with their places, and what is to be noted. What nobody known holds is a pod without UID.
+
+    `by_peers`: pod "namespace/name" → what other systems have written on it.
+    """
     told, nameless, notes = _told_shares(seen)
     known = list(pods)
     placed = [
@@ -52,7 +60,10 @@ def settle(seen: SeenNode, pods: Iterable[Pod]) -> tuple[list[Pod], list[Note]]:
     placed += [_stranger(seen.node, name, shares) for name, shares in told.items()]
     others = sorted((each for each in known if each.name not in {pod.name for pod in placed}), key=_turn)
     for index, each in enumerate(others):
-        if each.request.gpus and (matching := _take_nameless(each, nameless)):
+        if (held := (by_peers or {}).get(each.name)) and (placement := _placement_by_peers(seen.node, each, held)):
+            others[index] = each.but(placement=placement)
+    for index, each in enumerate(others):
+        if each.placement is None and each.request.gpus and (matching := _take_nameless(each, nameless)):
             others[index] = each.but(placement=_placement(seen.node, each, matching), is_assumed=True)
     placed += [_stranger(seen.node, "", [("", share)]) for _, share in nameless]
     return fill(seen.node, [*placed, *others], notes)
@@ -175,6 +186,26 @@ def _placement(node: Node, pod: Pod, shares: Sequence[tuple[str, Share]]) -> Pla
         open_ = [place for place in mine if len(parts[place]) < wanted[place]] or mine or [len(parts) - 1]
         parts[open_[0]].append(share)
     return Placement(node.name, tuple(map(tuple, parts)))
+
+
+def _placement_by_peers(node: Node, pod: Pod, held: Sequence[HeldGpu]) -> Placement | None:
+    """The parts of the pod's request on these GPUs, one after the other; None where they are not as many, or others."""
+    places = {gpu.id: place for place, gpu in enumerate(node.gpus)}
+    if not held[0].id and all(each.count == 1 for each in pod.request.gpus):
+        held = [*held] * len(pod.request.gpus)  # gpushare gives all containers of a pod parts of one GPU
+    found = [each.place if not each.id else places.get(each.id, -1) for each in held]
+    if len(held) != sum(each.count for each in pod.request.gpus) or any(not 0 <= at < len(node.gpus) for at in found):
+        return None
+    cluster, left, parts = Cluster([node]), iter(zip(found, held, strict=True)), list[tuple[Share, ...]]()
+    for wanted in pod.request.gpus:
+        shares = list[Share]()
+        for place, gpu in islice(left, wanted.count):
+            share = cluster.share_of(0, place, wanted)
+            if not wanted.units:
+                share = share.but(milli=gpu.milli or share.milli, memory_mib=gpu.memory_mib or share.memory_mib)
+            shares.append(share)
+        parts.append(tuple(shares))
+    return Placement(node.name, tuple(parts))
 
 
 def _stranger(node: Node, name: str, shares: Iterable[tuple[str, Share]]) -> Pod:

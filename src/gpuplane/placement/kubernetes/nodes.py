@@ -1,4 +1,5 @@
-"""A Node of the API as a node to place pods on: by the annotation `gpuplane.io/gpus`, else by NVIDIA's labels.
+"""A Node of the API as a node to place pods on: by the annotation `gpuplane.io/gpus`, else by HAMi's, else by NVIDIA's
+labels.
 
 The labels say how many GPUs of one model there are, and the capacity how many ids a resource has. So of a node without
 the annotation these are assumed: all GPUs are alike; each is shared in the same way; where fewer ids are allocatable
@@ -19,6 +20,7 @@ from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice
 from gpuplane.placement.cluster import Gpu, Node
 from gpuplane.placement.kubernetes.objects import LARGEST, MIB, MILLI, ApiNode, Resources, amount_of
+from gpuplane.placement.kubernetes.peers import REGISTERED, registered_gpus
 
 SHARED_RESOURCE = f"{GPU_RESOURCE}.shared"
 """As the device plugin names shares where `renameByDefault` is set."""
@@ -57,6 +59,11 @@ def read_node(api: ApiNode) -> SeenNode:
             if not {"gpus", "mig"} & set(told.cut):
                 return _by_annotation(node, told)
             problem = f"annotation {ANNOTATION} does not say all GPUs: it would be too long"
+    elif text := (api.metadata.annotations or {}).get(REGISTERED):
+        try:
+            return SeenNode(node.but(gpus=registered_gpus(text, amount_of(api.status.capacity or {}, GPU_RESOURCE))))
+        except ValueError as error:
+            problem = f"{error}"
     return SeenNode(node.but(gpus=_by_labels(api)), problem=problem)
 
 

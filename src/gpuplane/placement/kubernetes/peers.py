@@ -1,0 +1,104 @@
+"""What HAMi and gpushare write on Nodes and Pods: the GPUs of a node, and which of them a pod has.
+
+| object | annotation | text |
+|---|---|---|
+| Node | `hami.io/node-nvidia-register` | JSON, a list of devices: `id`, `devmem` (MiB), `count`, `type`, `health`, `index`; once `id,count,devmem,devcore,type,numa,health`, `:` behind each |
+| Pod | `hami.io/vgpu-devices-allocated` | `id,type,MiB,cores`, `:` behind each device, `;` behind each container |
+| Pod | `ALIYUN_COM_GPU_MEM_IDX` | the place of its GPU on the node |
+
+Sources: HAMi, pkg/device/devices.go and docs/develop/protocol.md; gpushare-device-plugin, pkg/gpu/nvidia/const.go. Who may
+write a pod may write these: they are good for advice, and not for more.
+"""  # noqa: E501
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+from gpuplane.core.resourcenames import GPU_RESOURCE
+from gpuplane.model.value import Value
+from gpuplane.placement.cluster import Gpu
+from gpuplane.placement.kubernetes.objects import LARGEST, NOT_DECODED
+
+REGISTERED, ALLOCATED = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
+ALIYUN_PLACE = "ALIYUN_COM_GPU_MEM_IDX"
+VENDOR = "NVIDIA-"
+"""Which HAMi writes before the driver's name of a model."""
+UNHEALTHY = "unhealthy"
+MOST = 1024
+"""Devices of one text."""
+
+
+class HeldGpu(Value):
+    """A GPU that a pod has, by its UUID, or by its place on the node where that is ""; with so much memory and
+    milli-GPU, 0 where that is not said."""
+
+    id: str
+    place: int = -1
+    memory_mib: int = 0
+    milli: int = 0
+
+
+class _Registered(msgspec.Struct):
+    id: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
+    devmem: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] = 0
+    count: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] = 0
+    type: Annotated[str, msgspec.Meta(max_length=253)] = ""
+    health: bool = False
+    index: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] = 0
+
+
+_DEVICES = msgspec.json.Decoder(Annotated[list[_Registered], msgspec.Meta(min_length=1, max_length=MOST)])
+
+
+def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
+    """The GPUs that HAMi's plugin has registered on a node, in their order. Raises ValueError that says what is wrong.
+
+    `ids`: how many `nvidia.com/gpu` the node has. HAMi registers `count` of them for each GPU; if these are others, the
+    text is of a plugin that has gone. A GPU counts as one id: who asks for it and for no memory gets all of it.
+    """
+    try:
+        found = _DEVICES.decode(text) if text.startswith("[") else [*map(_once, text.rstrip(":").split(":"))]
+    except NOT_DECODED as error:
+        raise ValueError(f"annotation {REGISTERED} cannot be read: {error}") from None
+    if len(found) > MOST or len({each.id for each in found}) < len(found):
+        raise ValueError(f"annotation {REGISTERED} has too many devices, or one of them twice")
+    if ids != sum(each.count for each in found):
+        raise ValueError(f"annotation {REGISTERED} has other devices than the node's {ids} {GPU_RESOURCE}")
+    return tuple(
+        Gpu(
+            each.id,
+            "-".join(each.type.removeprefix(VENDOR).split()),
+            each.devmem,
+            resource=GPU_RESOURCE,
+            code="" if each.health else UNHEALTHY,
+        )
+        for each in sorted(found, key=lambda each: each.index)
+    )
+
+
+def _once(text: str) -> _Registered:
+    """A device as it was written before there was JSON."""
+    cells = text.split(",")
+    if len(cells) < 7:
+        raise msgspec.DecodeError(f"{text[:100]!r} is no device")
+    names = ("id", "count", "devmem", "devcore", "type", "numa", "health", "index")
+    return msgspec.convert(dict(zip(names, cells, strict=False)), _Registered, strict=False)
+
+
+def held_gpus(annotations: Mapping[str, str]) -> tuple[HeldGpu, ...]:
+    """The GPUs that a pod has, as HAMi or gpushare says it; none where nothing is said that can be read."""
+    place = annotations.get(ALIYUN_PLACE, "")
+    if text := annotations.get(ALLOCATED):
+        devices = [each.split(",") for each in text.replace(";", ":").split(":") if each]
+        if len(devices) > MOST or any(len(each) < 4 or not (_number(each[2]) and _number(each[3])) for each in devices):
+            return ()
+        return tuple(
+            HeldGpu(each[0].partition("[")[0], memory_mib=int(each[2]), milli=min(int(each[3]), 100) * 10)
+            for each in devices
+        )
+    return (HeldGpu("", int(place)),) if _number(place) else ()
+
+
+def _number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 10

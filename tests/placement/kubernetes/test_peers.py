@@ -1,0 +1,127 @@
+"""What HAMi and gpushare have written on Nodes and Pods counts as they mean it; texts are as their code writes them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpuplane.placement.cluster import Gpu
+from gpuplane.placement.kubernetes.cluster import SeenCluster
+from gpuplane.placement.kubernetes.listing import read_saved
+from gpuplane.placement.kubernetes.peers import (
+    ALIYUN_PLACE,
+    ALLOCATED,
+    REGISTERED,
+    HeldGpu,
+    held_gpus,
+    registered_gpus,
+)
+from tests.placement.kubernetes.small import node, pod
+
+A, B = "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec", "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
+ONCE = f"{A},10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true:{B},10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,false:"
+V100 = Gpu(A, "Tesla-V100-PCIE-32GB", 32768, resource="nvidia.com/gpu")
+DEVICES = [
+    {"id": B, "index": 1, "count": 10, "devmem": 81920, "devcore": 100, "type": "NVIDIA-NVIDIA A100-SXM4-80GB",
+     "mode": "hami-core", "health": True},
+    {"id": A, "count": 10, "devmem": 81920, "devcore": 100, "type": "NVIDIA-NVIDIA A100-SXM4-80GB", "numa": 1,
+     "mode": "hami-core", "health": True},
+]  # fmt: skip
+
+
+def test_the_gpus_that_hami_has_registered() -> None:
+    """As it does now, and as it once did (its docs/develop/protocol.md)."""
+    assert registered_gpus(ONCE, 20) == (V100, V100.but(id=B, code="unhealthy"))
+    assert [(each.id, each.model, each.memory_mib) for each in registered_gpus(json.dumps(DEVICES), 20)] == [
+        (A, "NVIDIA-A100-SXM4-80GB", 81920), (B, "NVIDIA-A100-SXM4-80GB", 81920),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        ("", 0), ("[]", 0), ("[", 0), ("[" * 5000, 0), ("x", 0), ("a,b", 0), (ONCE, 2), (ONCE + ONCE, 40),
+        (f"{A},x,1,1,m,0,true:", 1), (f"{A},1,-1,1,m,0,true:", 1), ('[{"id": ""}]', 0), ('[{"id": 5}]', 0),
+    ],
+)  # fmt: skip
+def test_what_hami_has_not_registered(text: str, ids: int) -> None:
+    with pytest.raises(ValueError, match=REGISTERED):
+        registered_gpus(text, ids)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "held"),
+    [
+        ({ALLOCATED: f"{A},NVIDIA,3000,30:;"}, (HeldGpu(A, -1, 3000, 300),)),
+        ({ALLOCATED: f"{A},NVIDIA,3000,0:{B},NVIDIA,3000,0:;"}, (HeldGpu(A, -1, 3000), HeldGpu(B, -1, 3000))),
+        ({ALLOCATED: f";{B},NVIDIA,3000,500:;"}, (HeldGpu(B, -1, 3000, 1000),)),
+        ({ALLOCATED: f"{A}[1-0],NVIDIA,3000,0:;"}, (HeldGpu(A, -1, 3000),)),
+        ({ALLOCATED: f"{A},NVIDIA,3000:;"}, ()),
+        ({ALLOCATED: f"{A},NVIDIA,-1,0:;"}, ()),
+        ({ALLOCATED: f"{A},NVIDIA,{10**30},0:;"}, ()),
+        ({ALIYUN_PLACE: "3"}, (HeldGpu("", 3),)),
+        ({ALIYUN_PLACE: "-1"}, ()),
+        ({}, ()),
+    ],
+)
+def test_the_gpus_that_a_pod_has(annotations: dict[str, str], held: tuple[HeldGpu, ...]) -> None:
+    assert held_gpus(annotations) == held
+
+
+def read(*items: dict[str, Any]) -> SeenCluster:
+    return read_saved(json.dumps({"items": items}).encode(), "c.json")
+
+
+def of_hami(ids: str = "20") -> dict[str, Any]:
+    found = node("n0")
+    found["metadata"]["annotations"] = {REGISTERED: json.dumps(DEVICES)}
+    found["status"] = {"capacity": {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": ids}}
+    return found
+
+
+def annotated(name: str, limits: dict[str, str], **annotations: str) -> dict[str, Any]:
+    found = pod(name, 1, "n0")
+    found["spec"]["containers"][0]["resources"]["limits"] = limits
+    found["metadata"]["annotations"] = annotations
+    return found
+
+
+def test_pods_of_hami_are_where_it_has_put_them() -> None:
+    """Two on the second GPU, though they would fit the first; who asks for no memory has all of a GPU."""
+    shared = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "20"}
+    pods = [annotated(name, shared, **{ALLOCATED: f"{B},NVIDIA,8192,20:;"}) for name in ("a", "b")]
+    whole = annotated("whole", {"nvidia.com/gpu": "1"}, **{ALLOCATED: f"{A},NVIDIA,81920,100:;"})
+    found = read(of_hami(), *pods, whole)
+    cluster = found.build()
+
+    assert found.notes == ()
+    assert not any(each.is_assumed for each in found.pods)
+    assert cluster.milli_free[0].tolist() == [0, 600]
+    assert cluster.gpu_memory_free[0].tolist() == [0, 81920 - 2 * 8192]
+
+
+def test_what_hami_says_of_another_plugin_s_node_is_noted() -> None:
+    found = read(of_hami("4"))
+
+    assert [(each.code, each.subject) for each in found.notes] == [("annotation-unreadable", "n0")]
+    assert len(found.nodes[0].gpus) == 4
+
+
+def test_a_pod_that_has_a_gpu_nobody_knows_counts_where_it_fits() -> None:
+    stranger = annotated("a", {"nvidia.com/gpumem": "8192"}, **{ALLOCATED: "GPU-other,NVIDIA,8192,0:;"})
+    found = read(of_hami(), stranger)
+
+    assert [each.is_assumed for each in found.pods] == [True]
+    assert [each.code for each in found.notes] == ["held-assumed"]
+
+
+def test_pods_of_gpushare_are_on_the_gpu_of_their_annotation() -> None:
+    """All containers of a pod are on one."""
+    shared = node("n0")
+    shared["status"] = {"capacity": {"cpu": "64", "aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}}
+    first = annotated("a", {"aliyun.com/gpu-mem": "4"}, **{ALIYUN_PLACE: "1"})
+    first["spec"]["containers"].append({"name": "d", "resources": {"limits": {"aliyun.com/gpu-mem": "2"}}})
+    found = read(shared, first)
+
+    assert not found.pods[0].is_assumed
+    assert found.build().gpu_memory_free[0].tolist() == [15360, 15360 - 6 * 1024]

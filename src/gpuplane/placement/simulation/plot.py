@@ -1,4 +1,5 @@
-"""What is allocated, and what is a fragment, while demand grows: a picture of each policy's mean, and of all its seeds.
+"""What is allocated, and what is a fragment, while demand grows, and which pods are placed: of each policy its mean,
+and all its seeds.
 
 Only this module imports matplotlib. It draws into memory, and needs no screen.
 """
@@ -11,7 +12,7 @@ from gpuplane.placement.simulation.report import Report
 from gpuplane.placement.simulation.results import Point
 
 FORMATS = (".png", ".svg")
-INCHES = (8.0, 7.0)
+INCHES = (8.0, 9.0)
 DOTS = 150
 """Of a PNG, per inch."""
 BELOW = 10.0
@@ -31,7 +32,7 @@ def plot(report: Report, suffix: str) -> bytes:
     )
     figure = Figure(figsize=INCHES, layout="constrained")
     FigureCanvasAgg(figure)
-    upper, lower = figure.subplots(2, 1, sharex=True)
+    upper, lower, classes = figure.subplots(3, 1)
     for axes, (name, value) in zip((upper, lower), measures, strict=True):
         for index, each in enumerate(report.policies):
             runs = [run for run in report.runs if run.policy == each.policy]
@@ -44,6 +45,20 @@ def plot(report: Report, suffix: str) -> bytes:
     upper.set_ylim(bottom=max(0.0, min(each.allocated for each in report.runs) - BELOW))
     upper.legend(loc="lower right")
     lower.set_xlabel("demand, % of the GPUs")
+    for index, each in enumerate(report.policies):
+        runs, shift = (
+            [run for run in report.runs if run.policy == each.policy],
+            0.1 * (index - len(report.policies) / 2),
+        )
+        for place, (kind, mean) in enumerate(each.acceptance.items()):
+            of_seeds = [100 * run.placed.get(kind, 0) / run.arrived[kind] for run in runs if run.arrived.get(kind)]
+            lowest, highest = min([mean, *of_seeds]), max([mean, *of_seeds])
+            error = [[mean - lowest], [highest - mean]]
+            classes.errorbar(place + shift, mean, error, fmt="o", color=f"C{index}", elinewidth=2, alpha=0.8)
+    classes.set_xticks(range(len(report.policies[0].acceptance)), [*report.policies[0].acceptance])
+    classes.set_ylabel("pods placed, %")
+    classes.set_xlabel("class: without GPUs, parts of GPUs, or so many GPUs")
+    classes.grid(alpha=0.3, axis="y")
     out = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "gpuplane"}):
         figure.savefig(out, format=suffix[1:], dpi=DOTS, metadata={"Date": None} if suffix == ".svg" else None)

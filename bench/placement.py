@@ -1,6 +1,6 @@
 """Placement: how much of the GPUs of real traces is allocated, whom that leaves without a place, and what is promised.
 
-By the FGD paper's method, with ten seeds (five with departures), each against our own FGD with the same pods in the
+By the FGD paper's method, with ten seeds, each against our own FGD with the same pods in the
 same order. A budget is the most that a figure may be: so what should be large is shown as what it lacks.
 """
 

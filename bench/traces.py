@@ -19,8 +19,6 @@ DEFAULT = "default"
 OTHERS = ("cpu100", "gpushare40", "gpuspec20", "multigpu30")
 SEEDS = range(42, 52)
 """Those of the FGD paper's artifact."""
-FIRST_SEEDS = SEEDS[:5]
-"""Of runs with departures, which take four times as long: for all ten of them ask `gpuplane simulate`."""
 FGD, OURS = "fgd", "waste-price"
 
 
@@ -68,9 +66,8 @@ def read(trace: str) -> Trace:
 
 def play(trace: str, scenario: Scenario) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
     """The runs of FGD, and ours with the same seeds, on all cores."""
-    seeds = FIRST_SEEDS if scenario.departures else SEEDS
     with workers(read(trace), cores()) as them:
-        asks = [Ask(policy, seed, scenario) for seed in seeds for policy in (FGD, OURS)]
+        asks = [Ask(policy, seed, scenario) for seed in SEEDS for policy in (FGD, OURS)]
         runs = [each.run for each in them.answers(asks) if each.run is not None]
     return _of(runs, FGD), _of(runs, OURS)
 

@@ -21,7 +21,6 @@ def openb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Small traces in the place of openb's; multigpu30 has no times, and a clone."""
     monkeypatch.setenv("GPUPLANE_OPENB", str(tmp_path))
     monkeypatch.setattr(traces, "SEEDS", range(2))
-    monkeypatch.setattr(traces, "FIRST_SEEDS", range(2))
     traces.read.cache_clear()
     (tmp_path / traces.NODES).write_text(NODES)
     for each in (traces.DEFAULT, *traces.OTHERS):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
 from gpuplane.placement.candidates import Candidates
 from gpuplane.placement.cluster import Cluster, Gpu, Node, OverCommitted
 from gpuplane.placement.engine import Engine
@@ -16,7 +17,7 @@ from gpuplane.placement.policies.fgd import Fgd
 from gpuplane.placement.policies.policy import Floats, Policy, Pricing
 from gpuplane.placement.policies.wasteprice.policy import Potential
 from gpuplane.placement.policies.wasteprice.slots import Slots
-from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request, Share
+from gpuplane.placement.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
 
 GIB = 1024
 
@@ -206,13 +207,33 @@ def test_what_is_known_is_full_and_others_have_room(monkeypatch: pytest.MonkeyPa
     assert run(engine, *[wanted] * 5) == [("1", [0]), ("2", [0]), ("3", [0]), ("4", [0]), None]
 
 
-REQUESTS = st.builds(
-    request,
-    cpu=st.integers(0, 3000),
+WANTED = st.builds(
+    GpuRequest,
     milli=st.integers(1, 1000),
     count=st.integers(1, 3),
     models=st.sampled_from([frozenset(), frozenset({"A100"})]),
+    linked=st.sampled_from(["any", "preferred", "required"]),
+) | st.sampled_from([
+    GpuRequest(memory_mib=20 * GIB), GpuRequest(memory_percent=30, count=2), GpuRequest(milli=100, memory_mib=GIB),
+    GpuRequest(units=1), GpuRequest(profile="1g.10gb"), GpuRequest(profile="of no node"),
+])  # fmt: skip
+TAINT = Taint("gpu", "NoSchedule")
+RULES = (
+    ANYWHERE,
+    NodeRules((("zone", "x"),)),
+    NodeRules(tolerations=(Toleration("gpu", "Exists"),)),
+    NodeRules((), NodeSelector((NodeSelectorTerm((Requirement("zone", "NotIn", ("x",)),)),))),
 )
+REQUESTS = st.builds(
+    Request,
+    cpu_milli=st.integers(0, 3000),
+    memory_mib=st.just(GIB),
+    gpus=st.lists(WANTED, min_size=1, max_size=2).map(tuple),
+    nodes=st.sampled_from(RULES),
+)
+
+
+OFTEN = st.sampled_from([True, True, True, False])
 
 
 class Fixed(Binpack):
@@ -241,7 +262,14 @@ def test_kept_scores_are_those_of_a_new_engine(data: st.DataObject, policy: str,
 
 def _play_a_history(data: st.DataObject, policy: str, *, is_exact: bool) -> None:
     nodes = {"a": 2, "b": 3, "c": 1}
-    cluster = Cluster([node(name, gpus) for name, gpus in nodes.items()])
+    mig = Gpu("m", "A100", 80 * GIB, is_partitioned=True, profiles={"1g.10gb": 2, "2g.20gb": 1})
+
+    def described(name: str) -> Node:
+        found = node(name, nodes.get(name, 4), link_group=data.draw(st.integers(0, 1)))
+        taints, labels = data.draw(st.sampled_from([(), (TAINT,)])), data.draw(st.sampled_from([{}, {"zone": "x"}]))
+        return found.but(gpus=(*found.gpus, mig), taints=taints, labels=labels, is_schedulable=data.draw(OFTEN))
+
+    cluster = Cluster([described(name) for name in nodes])
     engine, taken = Engine(cluster, POLICIES[policy]()), list[tuple[Request, Placement]]()
     known = data.draw(st.lists(REQUESTS, min_size=1, max_size=3))
     for _ in range(data.draw(st.integers(0, 20))):
@@ -254,7 +282,7 @@ def _play_a_history(data: st.DataObject, policy: str, *, is_exact: bool) -> None
                 cluster.remove_node(name)
                 taken = [each for each in taken if each[1].node != name]
             else:
-                cluster.put_node(node(name, nodes.get(name, 4)), [each for each in taken if each[1].node == name])
+                cluster.put_node(described(name), [each for each in taken if each[1].node == name])
         if event != "pod":
             continue
         wanted = data.draw(st.sampled_from(known))
@@ -273,4 +301,5 @@ def _play_a_history(data: st.DataObject, policy: str, *, is_exact: bool) -> None
         cluster.give_back(*each)
     for free, total in ((cluster.cpu_free, cluster.cpu_milli), (cluster.gpu_memory_free, cluster.gpu_memory_mib)):
         assert np.array_equal(free, total)
-    assert int(cluster.milli_free.sum()) == 1000 * int(cluster.is_usable.sum())
+    assert (cluster.milli_free[cluster.is_usable] == WHOLE).all()
+    assert cluster.instances_free.sum() == 3 * cluster.is_partitioned.sum()

@@ -45,6 +45,7 @@ NODES = (
         (wants(resource="nvidia.com/pool"), {"pool": "chosen", "small": "resource"}),
         (wants(milli=0, profile="1g.10gb", count=2), {"partitioned": "chosen", "pool": "profile", "sick": "sick"}),
         (wants(milli=0, memory_mib=1001), {"pool": "too-small", "small": "too-small"}),
+        (wants(milli=0, profile="of no node"), {"partitioned": "profile", "pool": "profile", "cpu only": "no-gpus"}),
     ],
 )
 def test_each_node_has_its_reason(pod: Pod, codes: dict[str, str]) -> None:

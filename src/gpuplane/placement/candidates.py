@@ -137,8 +137,8 @@ def _of_profile(
     cluster: Cluster, wanted: GpuRequest, rows: Integers, fits: Booleans, cpu_after: Integers
 ) -> Candidates:
     """The GPUs that have least left of this profile and of larger ones."""
-    size = {name: _profile_size(name) for name in cluster.profiles}
-    columns = [column for name, column in cluster.profiles.items() if size[name] >= size[wanted.profile]]
+    least = _profile_size(wanted.profile)
+    columns = [column for name, column in cluster.profiles.items() if _profile_size(name) >= least]
     left = cluster.instances_free[rows][:, :, columns].sum(axis=2)
     gpus = np.argsort(np.where(fits, left, np.iinfo(np.int64).max), axis=1, kind="stable")[:, : wanted.count]
     gpus = np.sort(gpus, axis=1)

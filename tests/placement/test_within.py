@@ -2,6 +2,7 @@
 
 from itertools import combinations, product
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,3 +82,12 @@ def test_a_pod_of_a_thousand_parts_is_answered() -> None:
     assert not cluster.instances_free.any()
     cluster.give_back(Request(0, 0, parts), found)
     assert place_within(cluster, 0, Request(0, 0, (*parts, parts[0]))) is None
+
+
+def test_more_devices_than_there_are_need_no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = tuple(Gpu(f"{n}", is_partitioned=True, profiles={"1g.10gb": 7}) for n in range(8))
+    cluster = Cluster([Node("n", 8000, 0, gpus)])
+    monkeypatch.setattr("gpuplane.placement.within._Search._sets", None)
+
+    assert place_within(cluster, 0, Request(0, 0, (GpuRequest(profile="1g.10gb"),) * 57)) is None
+    assert place_within(cluster, 0, Request(0, 0, (GpuRequest(profile="of no node"),) * 2)) is None

@@ -61,7 +61,7 @@ def candidates(cluster: Cluster, request: Request, rows: Integers, prefer_free: 
 def _of_several(cluster: Cluster, request: Request, rows: Integers) -> Candidates:
     """For the GPUs of several containers: one place on each node, as `place_within` finds it. A GPU that two of them
     have is counted where it comes first; where it comes again it is as one that is not usable, before and after."""
-    for wanted in request.gpus:
+    for wanted in request.kinds_of_gpus:
         rows = rows[cluster.fits(rows, wanted).sum(axis=1) >= wanted.count]
     found = [(row, place) for row in rows.tolist() if (place := place_within(cluster, row, request)) is not None]
     shares = [[share for part in place.shares for share in part] for _, place in found]

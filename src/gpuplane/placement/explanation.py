@@ -138,7 +138,7 @@ def explain_gpus(
             for share in (share for part in pod.placement.shares for share in part):
                 holders.setdefault(share.gpu, {})[pod.name] = None
     empty, found = Cluster([described]), list[GpuReason]()
-    codes = [_gpu_codes(cluster, empty, row, wanted) for wanted in request.gpus]
+    codes = [_gpu_codes(cluster, empty, row, wanted) for wanted in request.kinds_of_gpus]
     for place, gpu in enumerate(described.gpus):
         code: GpuCode = max((each[place] for each in codes), key=get_args(GpuCode).index, default="fits")
         if any(each[place] == "fits" for each in codes):
@@ -186,7 +186,7 @@ def _codes(cluster: Cluster, request: Request) -> dict[str, NodeCode]:
     keep(empty.is_allowed(np.arange(len(rows)), request.nodes), "labels")
     keep(cluster.is_allowed(rows, request.nodes), "taint")
     number = np.array([len(node.gpus) for node in nodes], np.int64)
-    for wanted in request.gpus:
+    for wanted in request.kinds_of_gpus:
         there = np.arange(empty.is_usable.shape[1]) < number[:, None]
         keep(there.sum(axis=1) >= wanted.count, "no-gpus")
         for code, fits in _gpu_checks(empty, wanted):

@@ -73,7 +73,7 @@ def _possible(cluster: Cluster, request: Request, rows: Sequence[int]) -> list[i
     """The rows where it could fit: an exact look at each takes far longer."""
     found = np.array(sorted(rows), np.int64)
     found = found[cluster.has_room(found, request)]
-    for wanted in request.gpus:
+    for wanted in request.kinds_of_gpus:
         found = found[cluster.fits(found, wanted).sum(axis=1) >= wanted.count]
     return [int(row) for row in found]
 

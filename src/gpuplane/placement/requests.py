@@ -67,6 +67,11 @@ class Request(Value):
     gpus: tuple[GpuRequest, ...] = ()
     nodes: NodeRules = ANYWHERE
 
+    @property
+    def kinds_of_gpus(self) -> tuple[GpuRequest, ...]:
+        """What its containers ask for, each once: a pod may ask for a thousand MIG devices alike."""
+        return tuple(dict.fromkeys(self.gpus))
+
 
 class Share(Value):
     """What a pod gets of one GPU. `gpu`: its place on the node. `profile`: of the MIG device; "" for none. `units`: so

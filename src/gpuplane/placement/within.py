@@ -5,6 +5,7 @@ fullest GPUs first, and of those that are alike one. It gives up after `STEPS`: 
 counts as one that does not fit. A node of 16 GPUs needs far fewer.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -49,7 +50,7 @@ class _Search:
         return spare, -max(self.needs[part][0], default=0), part
 
     def run(self) -> tuple[tuple[Share, ...], ...] | None:
-        if not self._place_all():
+        if not self._has_devices() or not self._place_all():
             return None
         return tuple(
             tuple(
@@ -57,6 +58,16 @@ class _Search:
                 for gpu in sorted(gpus)
             )
             for part, (wanted, gpus) in enumerate(zip(self.parts, self.chosen, strict=True))
+        )
+
+    def _has_devices(self) -> bool:
+        """Whether there are as many MIG devices as all parts want: to find out by trying takes all steps."""
+        wanted = Counter[int]()
+        for column, part in zip(self.columns, self.parts, strict=True):
+            if part.profile:
+                wanted[column] += part.count
+        return all(
+            column >= 0 and sum(each[column] for each in self.instances) >= count for column, count in wanted.items()
         )
 
     def _place_all(self) -> bool:

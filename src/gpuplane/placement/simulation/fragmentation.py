@@ -54,7 +54,7 @@ class Fragmentation:
             useful = np.zeros(len(rows), np.int64)
             if request.gpus:
                 runs, fits = cluster.cpu_free[rows] >= request.cpu_milli, np.zeros(free.shape, np.bool_)
-                for wanted in request.gpus:
+                for wanted in request.kinds_of_gpus:
                     of_one = cluster.fits(rows, wanted)
                     runs, fits = runs & (of_one.sum(axis=1) >= wanted.count), fits | of_one
                 useful = (free * fits).sum(axis=1) * runs

@@ -68,4 +68,6 @@ class Waiting:
         cluster = self._cluster
         if request.cpu_milli > cluster.cpu_free[row] or request.memory_mib > cluster.memory_free[row]:
             return False
-        return all(np.count_nonzero(cluster.milli_free[row] >= each.milli) >= each.count for each in request.gpus)
+        return all(
+            np.count_nonzero(cluster.milli_free[row] >= each.milli) >= each.count for each in request.kinds_of_gpus
+        )

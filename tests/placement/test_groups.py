@@ -103,3 +103,10 @@ def test_a_group_of_an_old_picture_is_refused() -> None:
         reservations.reserve_group([("x", wants(1), on("a", 0)), ("z", wants(1), on("b", 0))], seen, 0.0)
     assert refused.value.code == "node-changed"
     assert set(reservations.by_pod) == {"other"}
+
+
+def test_the_largest_by_memory_are_placed_first() -> None:
+    cluster = Cluster([Node("a", 8000, 0, (Gpu("0", memory_mib=10_000), Gpu("1", memory_mib=10_000)))])
+    requests = [Request(0, 0, (GpuRequest(memory_mib=memory),)) for memory in (3000, 3000, 7000, 7000)]
+
+    assert len(choose_group(Engine(cluster, make_policy("spread")), requests).placements) == 4

@@ -210,3 +210,18 @@ def test_scarcity_is_looked_at_again_while_pods_come_and_go() -> None:
     cluster.give_back(request, placement)
 
     assert policy.refresh(cluster) is not first
+
+
+@pytest.mark.parametrize("gpus", [64, 65, 112, 256])
+def test_a_node_may_have_many_gpus(gpus: int) -> None:
+    """As one has whose GPUs are all MIG devices of the strategy "single"."""
+    one = Request(1000, 0, (GpuRequest(milli=1000),))
+    many = Node("a", 1_000_000, 0, tuple(Gpu(f"a{index}") for index in range(gpus)))
+    cluster = Cluster([many, Node("b", 8000, 0, (Gpu("b"),))])
+    engine = Engine(cluster, WastePrice(Workload({one: 1.0})))
+    for _ in range(gpus + 1):
+        placement = engine.choose(one)
+        assert placement is not None
+        cluster.take(one, placement)
+
+    assert engine.choose(one) is None

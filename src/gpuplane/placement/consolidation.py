@@ -46,7 +46,8 @@ class Move(Value):
 
 
 class Plan(Value):
-    """Moves in the order in which they can be made: each fits when those before it are done. `gain`: of all."""
+    """Moves, step by step in the order in which they can be made: the pods of a step end before they start again.
+    `gain`: of all."""
 
     moves: tuple[Move, ...]
     gain: float
@@ -120,8 +121,8 @@ class _Planner:
 
     def _make(self, pods: Sequence[str], step: int) -> Iterator[Move]:
         """Move them."""
-        found = self._try(pods)
-        gain = self._gained / len(pods)
+        found = [(pod, placement) for pod, placement in self._try(pods) if placement != self.placed[pod].placement]
+        gain = self._gained / max(len(found), 1)
         for pod, placement in found:
             before = self.placed[pod]
             self.placed[pod] = before.but(placement=placement)
@@ -142,9 +143,11 @@ class _Planner:
             best = self.engine.best(request)
             if best is None:
                 break
-            placement, score = best
-            self._gained += score
+            placement = best[0]
+            goes_to = np.array([self.cluster.rows[placement.node]])
+            self._gained -= float(self.usable.of(self.cluster, goes_to)[0])
             self.cluster.take(request, placement)
+            self._gained += float(self.usable.of(self.cluster, goes_to)[0])
             found.append((pod, placement))
         return found
 

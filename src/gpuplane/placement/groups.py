@@ -44,7 +44,7 @@ def _place(engine: Engine, requests: Sequence[Request]) -> dict[int, Placement]:
     return found
 
 
-def _size(request: Request) -> tuple[int, int]:
-    """To sort the largest first: by its GPUs, then its CPU."""
+def _size(request: Request) -> tuple[int, int, int]:
+    """To sort the largest first: by its GPUs, their memory, then its CPU."""
     gpus = sum(each.count * (each.milli or each.memory_percent * 10 or WHOLE) for each in request.gpus)
-    return -gpus, -request.cpu_milli
+    return -gpus, -sum(each.count * each.memory_mib for each in request.gpus), -request.cpu_milli

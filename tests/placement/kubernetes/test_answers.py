@@ -176,3 +176,12 @@ def test_no_pod_is_moved_to_where_it_could_not_go(is_tolerated: bool) -> None:
 
     assert [(each.pod, each.after.node) for each in plan.moves] == ([("team/b", "n0")] if is_tolerated else [])
     assert plan.fit_after == (("team/big",) if is_tolerated else ())
+
+
+def test_a_plan_says_the_same_of_the_waiting_as_another_one_of_the_same_cluster() -> None:
+    """What was tried before it, on a copy of the cluster, does not count."""
+    waiting = [pod(f"w{index}", 1 + index % 3) for index in range(9)]
+    cluster = read([*map(node, ("n0", "n1", "n2")), pod("a", 1, "n0"), pod("b", 3, "n1"), *waiting])
+    plan = show_plan(cluster, USUAL, 0)
+
+    assert plan.fit_before == plan.fit_after

@@ -68,13 +68,13 @@ def command(
     """
     configured = read_config(config)
     seen = read(kubeconfig, saved)
-    from gpuplane.placement.kubernetes.answers import show_waiting
+    from gpuplane.placement.kubernetes.answers import PodUnknown, show_waiting
 
     if node and node not in {each.name for each in seen.nodes}:
         raise click.ClickException(f"there is no node {node!r}")
     try:
         shown = show_waiting(seen, configured, pod, node)
-    except KeyError:
+    except PodUnknown:
         raise click.ClickException(f"pod {pod!r} is neither running nor waiting: write NAMESPACE/POD") from None
     if as_json:
         sys.stdout.buffer.write(format_json({"pods": shown}))

@@ -87,6 +87,10 @@ class PodShown(Value):
     ending: EndShown | None = None
 
 
+class PodUnknown(KeyError):
+    """A pod that neither runs nor waits."""
+
+
 def movable(seen: SeenCluster) -> list[Placed]:
     """The pods that a plan may move, of those on nodes with GPUs: a controller makes them anew, and they have what they
     ask for. Pods without GPUs are among them: where they have the CPU, GPUs are idle."""
@@ -134,7 +138,7 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", nod
     """The decisions about all pods that wait, in their order: each sees those before it in their places.
 
     `only`: about this pod "namespace/name" alone. If it runs, as if it came now. `node`: with the GPUs of this node.
-    Raises KeyError where there is no such pod, or no such node.
+    Raises PodUnknown, and KeyError where there is no such node.
     """
     cluster, policy = seen.build(), make_policy(config.policy, _workload(seen, config))
     running = {each.name: each for each in seen.pods if each.uid}
@@ -145,7 +149,7 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", nod
         others = [each for each in seen.pods if each is not pod]
         return [_explained(cluster, policy, pod, others, node)]
     if only and only not in {each.name for each in seen.waiting}:
-        raise KeyError(only)
+        raise PodUnknown(only)
     engine, placed, found = Engine(cluster, policy), list(seen.pods), list[PodShown]()
     for each in seen.waiting:
         if each.name == only or not only:
@@ -209,7 +213,7 @@ def _free_gpus(cluster: Cluster) -> int:
 def _fitting(cluster: Cluster, seen: SeenCluster, policy: WastePrice) -> tuple[str, ...]:
     """The waiting pods that get a place, one after the other; the cluster is left as it was."""
     there, found = cluster.copy(), list[str]()
-    engine = Engine(there, policy)
+    engine = Engine(there, WastePrice(policy.workload))  # a policy follows one cluster
     for each in seen.waiting:
         if (placement := engine.choose(each.request)) is not None:
             there.take(each.request, placement)

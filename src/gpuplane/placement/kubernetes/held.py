@@ -12,6 +12,7 @@ from typing import Literal
 
 import numpy as np
 
+from gpuplane.core.reports.nodeannotation import GIVEN_OUT_STATES
 from gpuplane.model.nodegpus import Holding
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Cluster, Node
@@ -91,12 +92,13 @@ def fill(node: Node, pods: Iterable[Pod], notes: Iterable[Note] = ()) -> tuple[l
     return found, said
 
 
-def _turn(pod: Pod) -> tuple[int, int, str]:
+def _turn(pod: Pod) -> tuple[int, int, int, str]:
     """The largest first: so all fit that could."""
     size = sum(
         each.count * max(each.milli, each.memory_percent * 10, WHOLE if each.units else 0) for each in pod.request.gpus
     )
-    return -size, -pod.request.cpu_milli, pod.name
+    memory = sum(each.count * each.memory_mib for each in pod.request.gpus)
+    return -size, -memory, -pod.request.cpu_milli, pod.name
 
 
 def _assume(cluster: Cluster, node: Node, request: Request) -> Placement:
@@ -168,8 +170,10 @@ def _shares_of(seen: SeenNode, holding: Holding, place: int) -> list[Share]:
     gpu = seen.node.gpus[place]
     if gpu.is_partitioned and ":" in holding.device:
         assert seen.told is not None
-        profile = next((each.profile for all in seen.told.gpus for each in all.mig if each.index == holding.device), "")
-        return [Share(place, 0, 0, profile)] * holding.ids if profile else []
+        device = next((each for all in seen.told.gpus for each in all.mig if each.index == holding.device), None)
+        if device is None or device.state not in GIVEN_OUT_STATES:  # a sick one is not among those that are free
+            return []
+        return [Share(place, 0, 0, device.profile)] * holding.ids
     if mib := holding.memory_mib:
         return [Share(place, mib * WHOLE // gpu.memory_mib if gpu.memory_mib else WHOLE, mib)]
     units = min(holding.ids, gpu.units)

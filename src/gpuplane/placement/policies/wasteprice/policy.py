@@ -149,6 +149,7 @@ class Potential:
         sizes = [each.gpus * each.milli / WHOLE if each.gpus else each.cpu_milli / USUAL_CPU for each in slots.classes]
         most = [MOST * FIFTHS if not each.gpus else FIFTHS * (WHOLE // each.milli) * 64 for each in slots.classes]
         most = [min(each, MOST * FIFTHS) + 1 for each in most]
+        self._most = np.array(most, np.int32) - 1  # a node with more slots counts as one with so many
         self._offset = np.concatenate([[0], np.cumsum(most)[:-1]]).astype(np.int32)
         self._value = np.concatenate([
             weight * 1000 * (np.arange(number) / FIFTHS * size) ** EXPONENT
@@ -177,5 +178,5 @@ class Potential:
         return scores
 
     def _slots_worth(self, fifths: Fifths) -> Floats:
-        worth: Floats = self._value.take(fifths.astype(np.int32) + self._offset).sum(axis=1)
+        worth: Floats = self._value.take(np.minimum(fifths, self._most) + self._offset).sum(axis=1)
         return worth

@@ -111,3 +111,28 @@ def test_pods_that_do_not_fit_after_a_restart_are_named() -> None:
 
     assert [*reservations.by_pod] == ["x"]
     assert {pod: error.code for pod, error in refused.items()} == {"y": "no-room", "z": "node-gone", "x": "pod-known"}
+
+
+@pytest.mark.parametrize(
+    ("described", "is_bound", "is_kept"),
+    [
+        ({}, True, True),
+        ({"is_partitioned": True, "profiles": {"1g.10gb": 7}}, True, False),
+        ({"code": "xid-79"}, True, True),
+        ({"code": "xid-79"}, False, False),
+    ],
+)
+def test_a_promise_ends_where_its_gpu_is_given_out_otherwise(
+    described: dict[str, object], is_bound: bool, is_kept: bool
+) -> None:
+    """Or it would be given out twice, once whole and once as MIG devices."""
+    node = Node("n", 8000, 0, (Gpu("g"),))
+    reservations = Reservations(Cluster([node]))
+    whole = Request(0, 0, (GpuRequest(milli=1000),))
+    reservations.reserve("p", whole, Placement("n", ((Share(0, 1000),),)), reservations.cluster.version, 0.0)
+    if is_bound:
+        reservations.bind("p", 1.0)
+    ended = reservations.put_node(node.but(gpus=(node.gpus[0].but(**described),)))
+
+    assert [each.pod for each in ended] == ([] if is_kept else ["p"])
+    assert ("p" in reservations.by_pod) is is_kept

@@ -134,7 +134,8 @@ class Reservations:
 
     def put_node(self, node: Node) -> list[Reservation]:
         """A node has come, or is described anew: GPUs are known again by their ids. Gives the promises that it cannot
-        hold any more: a GPU of theirs is gone or smaller. They are ended; bound ones stay before reserved ones."""
+        hold any more: a GPU of theirs is gone, smaller, or partitioned; or sick, if they are not bound. They are ended;
+        bound ones stay before reserved ones."""
         held = self._of_node(node.name)
         row = self.cluster.rows.get(node.name)
         before = None if row is None else self.cluster.nodes[row]
@@ -146,7 +147,7 @@ class Reservations:
             self._forget(self._by_pod.pop(each.pod))
             placement = moved[each.pod]
             try:
-                if placement is None:
+                if placement is None or not _is_given_out(each, placement, node):
                     raise Refused("no-room", "")
                 self._take(each.but(placement=placement))
             except Refused:
@@ -194,6 +195,16 @@ def restored(
         except Refused as error:
             refused[pod] = error
     return reservations, refused
+
+
+def _is_given_out(reservation: Reservation, placement: Placement, node: Node) -> bool:
+    """Whether its GPUs are still given out as they were promised: whole or as MIG devices; and to who is not bound yet,
+    only while they are well."""
+    for share in (share for part in placement.shares for share in part):
+        gpu = node.gpus[share.gpu]
+        if bool(share.profile) != gpu.is_partitioned or (gpu.code and reservation.expires is not None):
+            return False
+    return True
 
 
 def _moved(reservation: Reservation, before: Node | None, places: Mapping[str, int]) -> Placement | None:

@@ -204,6 +204,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--nodes {here}/none.csv --pods {pods}", 1, "none.csv: No such file or directory"),
         Row("--nodes {nodes} --pods {closed}/secret.yaml --seeds 1", 1, "secret.yaml"),
         Row("--nodes {nodes} --pods {pods} --plot {here}/none/p.svg", 1, "p.svg: its directory is not there"),
+        Row("--nodes {nodes} --pods {pods} --csv {here}", 1, "is no regular file, and would be replaced by one"),
         Row("--nodes {nodes} --pods {pods} --plot {here}/p.jpg", 2, "has to end in .png or .svg"),
         Row("--nodes {nodes} --pods {pods} --policy waste-prise", 2, "Did you mean 'waste-price'?"),
         Row("--nodes {nodes} --pods {pods} --seeds 1-", 2, "is not a seed"),

@@ -3,6 +3,7 @@
 The nodes and pods are those of a trace's files, or those of a cluster.
 """
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -166,6 +167,8 @@ def command(
     for out in (as_csv, picture):
         if out is not None and not (out.absolute().parent).is_dir():  # before minutes of work
             raise click.ClickException(f"{out}: its directory is not there")
+        if out is not None and os.path.lexists(out) and (out.is_symlink() or not out.is_file()):
+            raise click.ClickException(f"{out} is no regular file, and would be replaced by one: name another")
 
     from gpuplane.placement.simulation.scenario import Queue, Scenario
 

@@ -234,9 +234,10 @@ class Cluster:
             room &= self.is_allowed(rows, request.nodes)
         return room
 
-    def is_open(self, rows: Integers, rules: NodeRules) -> Booleans:
-        """Which of these rows take pods with such rules."""
-        return self.is_schedulable[rows] & self.is_allowed(rows, rules)
+    def is_open(self, rows: Integers, rules: NodeRules, models: frozenset[str] = frozenset()) -> Booleans:
+        """Which of these rows take pods with such rules; and have a GPU of one of these models, if there are any."""
+        found = self.is_schedulable[rows] & self.is_allowed(rows, rules)
+        return found & self.has_model(rows, models).any(axis=1) if models else found
 
     def is_allowed(self, rows: Integers, rules: NodeRules) -> Booleans:
         """To which of these rows a pod with such rules may go. Only nodes that were described anew are looked at."""

@@ -110,46 +110,42 @@ class _Planner:
 
     def _gain(self, pods: Sequence[str]) -> float:
         """What moving them adds, for each of them; the cluster is left as it was."""
-        found = self._try(pods)
+        found, gained = self._try(pods)
         for pod, placement in reversed(found):
             self.cluster.give_back(self.placed[pod].request, placement)
-        if len(found) < len(pods):
-            self._gained = 0.0
         for pod in pods:
             self.cluster.take(self.placed[pod].request, self.placed[pod].placement)
-        return self._gained / len(pods)
+        return gained / len(pods) if len(found) == len(pods) else 0.0
 
     def _make(self, pods: Sequence[str], step: int) -> Iterator[Move]:
         """Move them."""
-        found = [(pod, placement) for pod, placement in self._try(pods) if placement != self.placed[pod].placement]
-        gain = self._gained / max(len(found), 1)
-        for pod, placement in found:
+        found, gained = self._try(pods)
+        moved = [(pod, placement) for pod, placement in found if placement != self.placed[pod].placement]
+        for pod, placement in moved:
             before = self.placed[pod]
             self.placed[pod] = before.but(placement=placement)
-            yield Move(pod, before.request, before.placement, placement, gain, step)
+            yield Move(pod, before.request, before.placement, placement, gained / len(moved), step)
 
-    def _try(self, pods: Sequence[str]) -> list[tuple[str, Placement]]:
-        """Take them away and place each where it is best now, the largest first; fewer where one finds no place.
-        `_gained`: GPUs that are usable more."""
-        self._gained = 0.0
+    def _try(self, pods: Sequence[str]) -> tuple[list[tuple[str, Placement]], float]:
+        """Take them away and place each where it is best now, the largest first; fewer where one finds no place. Gives
+        the places, and how many GPUs are usable more."""
         rows = np.array([*{self.cluster.rows[self.placed[pod].placement.node] for pod in pods}])
         before = self.usable.of(self.cluster, rows).sum()
         for pod in pods:
             self.cluster.give_back(self.placed[pod].request, self.placed[pod].placement)
-        self._gained = float(self.usable.of(self.cluster, rows).sum() - before)
+        gained = float(self.usable.of(self.cluster, rows).sum() - before)
         found = list[tuple[str, Placement]]()
         for pod in sorted(pods, key=lambda pod: -_milli(self.placed[pod].placement)):
             request = self.placed[pod].request
-            best = self.engine.best(request)
-            if best is None:
+            placement = self.engine.choose(request)
+            if placement is None:
                 break
-            placement = best[0]
             goes_to = np.array([self.cluster.rows[placement.node]])
-            self._gained -= float(self.usable.of(self.cluster, goes_to)[0])
+            gained -= float(self.usable.of(self.cluster, goes_to)[0])
             self.cluster.take(request, placement)
-            self._gained += float(self.usable.of(self.cluster, goes_to)[0])
+            gained += float(self.usable.of(self.cluster, goes_to)[0])
             found.append((pod, placement))
-        return found
+        return found, gained
 
 
 class _Fixed:

@@ -35,11 +35,6 @@ class Engine:
 
     def choose(self, request: Request) -> Placement | None:
         """Where a pod goes; None where it fits nowhere. Nothing is taken by that."""
-        best = self.best(request)
-        return best and best[0]
-
-    def best(self, request: Request) -> tuple[Placement, float] | None:
-        """The same, and its score by the policy's present prices."""
         ranking = self._rank(request)
         if not len(ranking.values) or (best := ranking.values.max()) == -np.inf:
             return None
@@ -48,7 +43,7 @@ class Engine:
             row = int(ties[self._random.randrange(len(ties))])
         else:
             row = int(ranking.values.argmax())
-        return self._placement(request, row, ranking.gpus[row]), float(best)
+        return self._placement(request, row, ranking.gpus[row])
 
     def scores(self, request: Request) -> Floats:
         """Of each row, what its best place scores by present prices; −inf where the request does not fit."""

@@ -18,6 +18,8 @@ from gpuplane.placement.policies.policy import Policy
 from gpuplane.placement.preemption import Preemption, find_preemption, preempts
 from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
 
+Unfit = Literal["model", "id", "resource", "sick", "partitioned", "profile", "too-small"]
+"""What is said of GPUs, and of a node that has too few others."""
 NodeCode = Literal[
     "chosen",
     "worse",
@@ -25,13 +27,7 @@ NodeCode = Literal[
     "labels",
     "taint",
     "no-gpus",
-    "model",
-    "id",
-    "resource",
-    "sick",
-    "partitioned",
-    "profile",
-    "too-small",
+    Unfit,
     "not-linked",
     "cpu-in-use",
     "memory-in-use",
@@ -41,22 +37,7 @@ NodeCode = Literal[
 `labels`, `taint` (one that it does not tolerate), `no-gpus` (fewer than it asks for), `model`, `id`, `resource` (too
 few of these), `sick` (too few can be given out), `partitioned` (only as MIG devices), `profile` (no such MIG devices),
 `too-small` (even when empty), `not-linked`. As it is now: `cpu-in-use`, `memory-in-use`, `gpus-in-use`."""
-Kind = Literal["model", "id", "resource", "sick", "partitioned", "profile", "too-small"]
-"""What is said of nodes as of GPUs."""
-
-
-GpuCode = Literal[
-    "chosen",
-    "fits",
-    "model",
-    "id",
-    "resource",
-    "sick",
-    "partitioned",
-    "profile",
-    "too-small",
-    "in-use",
-]
+GpuCode = Literal["chosen", "fits", Unfit, "in-use"]
 """Of one GPU, for the part of the request that it suits best: `chosen`; `fits`, but another one is taken, or its node
 is not. As it is: `model`, `id`, `resource`, `sick`, `partitioned`, `profile` (it has no MIG device of it), `too-small`.
 As it is now: `in-use`, too much of it."""
@@ -207,7 +188,7 @@ def _fits(cluster: Cluster, request: Request) -> Booleans:
     return np.isin(rows, candidates(cluster, request, rows).rows)
 
 
-def _gpu_checks(empty: Cluster, wanted: GpuRequest) -> Iterator[tuple[Kind, Booleans]]:
+def _gpu_checks(empty: Cluster, wanted: GpuRequest) -> Iterator[tuple[Unfit, Booleans]]:
     """What each GPU has to be for one part of a request, with nothing taken: nodes × GPUs, one code after the other."""
     rows = np.arange(len(empty.rows))
     if wanted.models:

@@ -33,8 +33,7 @@ class Usable:
         rows = np.arange(len(cluster.nodes))
         self._accepts: Booleans = np.zeros((len(rows), len(kinds)), np.bool_)
         for index, each in enumerate(kinds):
-            has_model = cluster.has_model(rows, each.models).any(axis=1) if each.models else True
-            self._accepts[:, index] = cluster.is_open(rows, each.nodes) & has_model
+            self._accepts[:, index] = cluster.is_open(rows, each.nodes, each.models)
 
     def of(self, cluster: Cluster, rows: Integers) -> Floats:
         """Of these nodes as they are."""

@@ -19,7 +19,16 @@ from gpuplane.core.reports.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, d
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice
 from gpuplane.placement.cluster import Gpu, Node
-from gpuplane.placement.kubernetes.objects import LARGEST, MIB, MILLI, ApiNode, Resources, amount_of
+from gpuplane.placement.kubernetes.objects import (
+    LARGEST,
+    MIB,
+    MILLI,
+    ApiNode,
+    Resources,
+    amount_of,
+    is_number,
+    model_name,
+)
 from gpuplane.placement.kubernetes.peers import REGISTERED, registered_gpus
 
 SHARED_RESOURCE = f"{GPU_RESOURCE}.shared"
@@ -79,11 +88,6 @@ def _without_gpus(api: ApiNode) -> Node:
         is_schedulable=not api.spec.unschedulable and not closing,
         taints=tuple(each for each in taints if each not in closing),
     )
-
-
-def model_name(text: str) -> str:
-    """A model as the label `nvidia.com/gpu.product` spells it: other than the driver, it has no spaces."""
-    return "-".join(text.split())
 
 
 def profile_name(resource: str) -> str:
@@ -212,4 +216,4 @@ def aliyun_unit_mib(nodes: Mapping[str, Resources]) -> int:
 
 def _number(labels: Mapping[str, str], name: str) -> int:
     text = labels.get(name, "")
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    return int(text) if is_number(text) else 0

@@ -147,6 +147,16 @@ def amount_of(resources: Resources, name: str, per: Fraction | int = 1, rounded:
     return min(math.ceil(number) if rounded == "up" else math.floor(number), LARGEST)
 
 
+def model_name(text: str) -> str:
+    """A model as the label `nvidia.com/gpu.product` spells it: other than the driver, it has no spaces."""
+    return "-".join(text.split())
+
+
+def is_number(text: str) -> bool:
+    """Whether a text of others is a whole number, and of a size that is believed."""
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
 T = TypeVar("T")
 NOT_DECODED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 

@@ -18,7 +18,7 @@ import msgspec
 from gpuplane.core.resourcenames import GPU_RESOURCE
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Gpu
-from gpuplane.placement.kubernetes.objects import LARGEST, NOT_DECODED
+from gpuplane.placement.kubernetes.objects import LARGEST, NOT_DECODED, is_number, model_name
 
 REGISTERED, ALLOCATED = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
 ALIYUN_PLACE = "ALIYUN_COM_GPU_MEM_IDX"
@@ -68,7 +68,7 @@ def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
     return tuple(
         Gpu(
             each.id,
-            "-".join(each.type.removeprefix(VENDOR).split()),
+            model_name(each.type.removeprefix(VENDOR)),
             each.devmem,
             resource=GPU_RESOURCE,
             code="" if each.health else UNHEALTHY,
@@ -91,14 +91,12 @@ def held_gpus(annotations: Mapping[str, str]) -> tuple[HeldGpu, ...]:
     place = annotations.get(ALIYUN_PLACE, "")
     if text := annotations.get(ALLOCATED):
         devices = [each.split(",") for each in text.replace(";", ":").split(":") if each]
-        if len(devices) > MOST or any(len(each) < 4 or not (_number(each[2]) and _number(each[3])) for each in devices):
+        if len(devices) > MOST or any(
+            len(each) < 4 or not (is_number(each[2]) and is_number(each[3])) for each in devices
+        ):
             return ()
         return tuple(
             HeldGpu(each[0].partition("[")[0], memory_mib=int(each[2]), milli=min(int(each[3]), 100) * 10)
             for each in devices
         )
-    return (HeldGpu("", int(place)),) if _number(place) else ()
-
-
-def _number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 10
+    return (HeldGpu("", int(place)),) if is_number(place) else ()

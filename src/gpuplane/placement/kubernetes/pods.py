@@ -22,8 +22,18 @@ from typing import NamedTuple
 import msgspec
 
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
-from gpuplane.placement.kubernetes.nodes import ALIYUN_MEMORY, NODE_TAINTS, SHARED_RESOURCE, model_name, profile_name
-from gpuplane.placement.kubernetes.objects import LARGEST, MIB, MILLI, Affinity, ApiPod, PodSpec, Resources, amount_of
+from gpuplane.placement.kubernetes.nodes import ALIYUN_MEMORY, NODE_TAINTS, SHARED_RESOURCE, profile_name
+from gpuplane.placement.kubernetes.objects import (
+    LARGEST,
+    MIB,
+    MILLI,
+    Affinity,
+    ApiPod,
+    PodSpec,
+    Resources,
+    amount_of,
+    model_name,
+)
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import WHOLE, GpuRequest, NodeRules, Request
 

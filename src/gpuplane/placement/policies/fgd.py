@@ -100,8 +100,7 @@ class Fragmentation:
         if cluster.inventory_version > self._described:
             rows = cluster.rows_described_since(self._described)
             for index, each in enumerate(self._kinds):
-                has_model = cluster.has_model(rows, each.models).any(axis=1) if each.models else True
-                self._may_run[rows, index] = cluster.is_open(rows, each.nodes) & has_model
+                self._may_run[rows, index] = cluster.is_open(rows, each.nodes, each.models)
             self._described = cluster.version
             self._all_may_run = bool(self._may_run.all())
         rows = cluster.rows_changed_since(self._version)

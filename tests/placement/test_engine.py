@@ -160,6 +160,42 @@ def test_a_node_whose_pods_do_not_fit_stays_as_it_was() -> None:
     assert (cluster.rows, cluster.milli_free[0].tolist()) == ({"a": 0}, [400, 1000])
 
 
+@pytest.mark.parametrize(
+    ("described", "taken"),
+    [
+        (Node("NAME", 1 << 63, 0), []),
+        (node("NAME", 1).but(memory_mib=1 << 63), []),
+        (node("NAME", 3), [(request(milli=600), Placement("other", ((Share(0, 600),),)))]),
+    ],
+)
+def test_a_node_that_cannot_be_described_changes_nothing(
+    described: Node, taken: list[tuple[Request, Placement]]
+) -> None:
+    cluster = Cluster([node("a", 2), node("other", 1)])
+    for name in ("a", "b"):
+        with pytest.raises((OverCommitted, OverflowError)):
+            cluster.put_node(described.but(name=name), taken)
+    assert [each and each.name for each in cluster.nodes[:2]] == ["a", "other"]
+    assert set(cluster.rows) == {"a", "other"}
+    assert (cluster.milli_free.sum(), cluster.cpu_free.sum()) == (3000, 16000)
+
+
+def test_other_resources_are_taken_and_given_back() -> None:
+    """As the scheduler counts pods, ephemeral storage and what other device plugins offer."""
+    cluster = Cluster([node("a", 2).but(others={"pods": 1}), node("b", 2).but(others={"pods": 2, "x/nic": 1})])
+    pod, with_nic = request(milli=100).but(others=(("pods", 1),)), request(milli=100).but(others=(("x/nic", 1),))
+    engine, strange = Engine(cluster, POLICIES["binpack"]()), request(milli=100).but(others=(("y/nic", 1),))
+
+    assert run(engine, pod, pod, pod, pod) == [("a", [0]), ("b", [0]), ("b", [0]), None]
+    assert run(engine, with_nic, with_nic, strange) == [("b", [0]), None, None]
+    cluster.give_back(pod, Placement("a", ((Share(0, 100, 4 * GIB),),)))
+    assert run(engine, pod) == [("a", [0])]
+    with pytest.raises(OverCommitted, match="1 pods cannot be taken, 0 are free"):
+        cluster.take(pod, Placement("a", ((Share(0, 100),),)))
+    with pytest.raises(OverCommitted, match="node a has no y/nic"):
+        cluster.take(strange, Placement("a", ((Share(0, 100),),)))
+
+
 class Repriced(Binpack):
     """Prices by a sign that changes, and counts the rows that it looks at."""
 
@@ -230,6 +266,7 @@ REQUESTS = st.builds(
     memory_mib=st.just(GIB),
     gpus=st.lists(WANTED, min_size=1, max_size=2).map(tuple),
     nodes=st.sampled_from(RULES),
+    others=st.sampled_from([(), (("pods", 1),), (("x/nic", 1), ("pods", 1))]),
 )
 
 
@@ -267,7 +304,9 @@ def _play_a_history(data: st.DataObject, policy: str, *, is_exact: bool) -> None
     def described(name: str) -> Node:
         found = node(name, nodes.get(name, 4), link_group=data.draw(st.integers(0, 1)))
         taints, labels = data.draw(st.sampled_from([(), (TAINT,)])), data.draw(st.sampled_from([{}, {"zone": "x"}]))
-        return found.but(gpus=(*found.gpus, mig), taints=taints, labels=labels, is_schedulable=data.draw(OFTEN))
+        others = {"pods": 20, **({} if name == "a" else {"x/nic": 20})}
+        is_open = data.draw(OFTEN)
+        return found.but(gpus=(*found.gpus, mig), taints=taints, labels=labels, is_schedulable=is_open, others=others)
 
     cluster = Cluster([described(name) for name in nodes])
     engine, taken = Engine(cluster, POLICIES[policy]()), list[tuple[Request, Placement]]()

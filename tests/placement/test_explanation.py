@@ -64,6 +64,15 @@ def test_labels_come_before_what_a_node_has() -> None:
     assert found.nodes[0] == NodeReason("pool", "chosen", found.nodes[0].score)
 
 
+def test_other_resources_are_short() -> None:
+    nodes = [Node(name, 1000, 1000, gpus(name, 2), others={"pods": pods}) for name, pods in (("a", 1), ("b", 2))]
+    cluster, pod = Cluster(nodes), wants()
+    two = pod.but(request=pod.request.but(others=(("pods", 2),)))
+    assert explain(cluster, BINPACK, two).counts() == {"chosen": 1, "no-others": 1}
+    cluster.take(Request(others=(("pods", 1),)), Placement("b"))
+    assert explain(cluster, BINPACK, two).counts() == {"no-others": 1, "others-in-use": 1}
+
+
 def test_what_is_taken_now_is_told_apart_from_what_is_never_there() -> None:
     cluster = Cluster([Node("a", 2000, 1000, gpus("a", 2)), Node("b", 2000, 1000, gpus("b", 2))])
     both = Share(0, WHOLE, 1000), Share(1, WHOLE, 1000)

@@ -37,7 +37,8 @@ class Gpu(Value):
 
 
 class Node(Value):
-    """A node of the cluster. `is_schedulable`: whether any pod may come. `taints`: those that a pod may tolerate."""
+    """A node of the cluster. `is_schedulable`: whether any pod may come. `taints`: those that a pod may tolerate.
+    `others`: how much it has of each other resource, as of pods."""
 
     name: str
     cpu_milli: int
@@ -46,6 +47,7 @@ class Node(Value):
     labels: Mapping[str, str] = {}
     is_schedulable: bool = True
     taints: tuple[Taint, ...] = ()
+    others: Mapping[str, int] = {}
 
 
 RULES_KEPT = 512
@@ -68,10 +70,12 @@ class Cluster:
         self.models: dict[str, int] = {"": 0}  # model → its number
         self.resources: dict[str, int] = {"": 0}  # resource → its number
         self.profiles: dict[str, int] = {}  # MIG profile → its column in `instances_free`
+        self.others: dict[str, int] = {}  # another resource → its column in `others_free`
         self.cpu_milli = np.zeros(0, np.int64)
         self.cpu_free = np.zeros(0, np.int64)
         self.memory_mib = np.zeros(0, np.int64)
         self.memory_free = np.zeros(0, np.int64)
+        self.others_free = np.zeros((0, 0), np.int64)  # nodes × other resources
         self.is_schedulable = np.zeros(0, np.bool_)
         self.milli_free = np.zeros((0, 0), np.int64)  # of each GPU
         self.room = np.zeros((0, 0), np.int64)  # the largest `milli` that fits, time and memory; -1: not usable
@@ -106,21 +110,24 @@ class Cluster:
         return np.flatnonzero(self._described_at[: len(self.nodes)] > version)
 
     def put_node(self, node: Node, taken: Sequence[tuple[Request, Placement]] = ()) -> None:
-        """Add a node, or describe it anew; `taken` is all that pods have of it now. Raises OverCommitted."""
+        """Add a node, or describe it anew; `taken` is all that pods have of it now. Raises OverCommitted, and
+        OverflowError for an amount of more than 63 bits; then all is as it was."""
+        if strange := next((each.node for _, each in taken if each.node != node.name), ""):
+            raise OverCommitted(f"node {strange} is not {node.name}")
         self._widen(node)
         row = self.rows.get(node.name)
         before = None
         if row is None:
             row = self._free_rows.pop() if self._free_rows else self._append_row()
+            self.rows[node.name] = row
         else:
             before = self.nodes[row], {name: each[row].copy() for name, each in self._arrays()}
-        self._describe(row, node)
-        self.rows[node.name] = row
-        self._log(row, inventory=True)
         try:
+            self._describe(row, node)
+            self._log(row, inventory=True)
             for request, placement in taken:
                 self.take(request, placement)
-        except OverCommitted:
+        except (OverCommitted, OverflowError):
             if before is None:
                 self.remove_node(node.name)
             else:
@@ -230,9 +237,17 @@ class Cluster:
         """Which of these rows take pods, and have the CPU and the memory of a request; by its rules, too."""
         room = self.is_schedulable[rows] & (self.cpu_free[rows] >= request.cpu_milli)
         room &= self.memory_free[rows] >= request.memory_mib
+        for name, amount in request.others:
+            room &= self.other_free(rows, name) >= amount
         if self._has_taints or request.nodes != ANYWHERE:
             room &= self.is_allowed(rows, request.nodes)
         return room
+
+    def other_free(self, rows: Integers, name: str) -> Integers:
+        """How much of another resource is free on each of these rows; 0 where no node has it."""
+        column = self.others.get(name)
+        found: Integers = np.zeros(len(rows), np.int64) if column is None else self.others_free[rows, column]
+        return found
 
     def is_open(self, rows: Integers, rules: NodeRules, models: frozenset[str] = frozenset()) -> Booleans:
         """Which of these rows take pods with such rules; and have a GPU of one of these models, if there are any."""
@@ -277,9 +292,16 @@ class Cluster:
             is_there = 0 <= each.gpu < len(node.gpus) and (not each.profile or each.profile in self.profiles)
             if not is_there or min(each.milli, each.memory_mib, each.units) < 0:
                 raise OverCommitted(f"node {node.name}: there is nothing such as {each}")
+        if missing := [name for name, amount in request.others if amount and name not in self.others]:
+            raise OverCommitted(f"node {node.name} has no {missing[0]}")
         moves: list[_Move] = [
             ("milli-CPU", self.cpu_free, row, request.cpu_milli, node.cpu_milli),
             ("MiB of memory", self.memory_free, row, request.memory_mib, node.memory_mib),
+            *(
+                (name, self.others_free, (row, self.others[name]), amount, node.others.get(name, 0))
+                for name, amount in request.others
+                if amount
+            ),
         ]
         milli, memory, units = dict[int, int](), dict[int, int](), dict[int, int]()
         instances = dict[tuple[int, str], int]()
@@ -329,7 +351,11 @@ class Cluster:
         return row
 
     def _widen(self, node: Node) -> None:
-        """Make room for its GPUs, models and profiles."""
+        """Make room for its GPUs, models, profiles and other resources."""
+        for name in node.others:
+            if name not in self.others:
+                self.others[name] = len(self.others)
+                self.others_free = np.pad(self.others_free, [(0, 0), (0, 1)])
         for gpu in node.gpus:
             self.models.setdefault(gpu.model, len(self.models))
             self.resources.setdefault(gpu.resource, len(self.resources))
@@ -346,7 +372,7 @@ class Cluster:
         if more <= 0:
             return
         for name, each in self._arrays():
-            if each.ndim > axis:
+            if each.ndim > axis and (axis == 0 or name != "others_free"):
                 widths = [(0, more if dimension == axis else 0) for dimension in range(each.ndim)]
                 setattr(self, name, np.pad(each, widths, constant_values=-1 if name == "room" else 0))
 
@@ -360,6 +386,8 @@ class Cluster:
             return
         self.cpu_milli[row] = self.cpu_free[row] = node.cpu_milli
         self.memory_mib[row] = self.memory_free[row] = node.memory_mib
+        for name, amount in node.others.items():
+            self.others_free[row, self.others[name]] = amount
         self.is_schedulable[row] = node.is_schedulable
         for index, gpu in enumerate(node.gpus):
             self.milli_free[row, index] = WHOLE

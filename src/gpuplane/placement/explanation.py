@@ -29,14 +29,17 @@ NodeCode = Literal[
     "no-gpus",
     Unfit,
     "not-linked",
+    "no-others",
     "cpu-in-use",
     "memory-in-use",
+    "others-in-use",
     "gpus-in-use",
 ]
 """`chosen`; `worse`: it fits there, and the policy likes it less. As the node is: `closed` (cordoned, or not ready),
 `labels`, `taint` (one that it does not tolerate), `no-gpus` (fewer than it asks for), `model`, `id`, `resource` (too
 few of these), `sick` (too few can be given out), `partitioned` (only as MIG devices), `profile` (no such MIG devices),
-`too-small` (even when empty), `not-linked`. As it is now: `cpu-in-use`, `memory-in-use`, `gpus-in-use`."""
+`no-others` (less of another resource than it asks for), `too-small` (even when empty), `not-linked`. As it is now:
+`cpu-in-use`, `memory-in-use`, `others-in-use`, `gpus-in-use`."""
 GpuCode = Literal["chosen", "fits", Unfit, "in-use"]
 """Of one GPU, for the part of the request that it suits best: `chosen`; `fits`, but another one is taken, or its node
 is not. As it is: `model`, `id`, `resource`, `sick`, `partitioned`, `profile` (it has no MIG device of it), `too-small`.
@@ -176,9 +179,13 @@ def _codes(cluster: Cluster, request: Request) -> dict[str, NodeCode]:
     if any(each.linked == "required" for each in request.gpus):
         unlinked = request.but(gpus=tuple(each.but(linked="any") for each in request.gpus))
         keep(_fits(empty, request) | ~_fits(empty, unlinked), "not-linked")
+    no_others = request.but(others=())
+    keep(_fits(empty, request) | ~_fits(empty, no_others), "no-others")
     keep(_fits(empty, request), "too-small")
     keep(cluster.cpu_free[rows] >= request.cpu_milli, "cpu-in-use")
     keep(cluster.memory_free[rows] >= request.memory_mib, "memory-in-use")
+    for name, amount in request.others:
+        keep(cluster.other_free(rows, name) >= amount, "others-in-use")
     return dict(zip(cluster.rows, found.tolist(), strict=True))
 
 

@@ -60,12 +60,14 @@ ANYWHERE = NodeRules()
 
 
 class Request(Value):
-    """A pod's CPU and memory, the GPUs of each of its containers, and the nodes that it may go to."""
+    """A pod's CPU and memory, the GPUs of each of its containers, and the nodes that it may go to. `others`: what it
+    takes of other resources of its node ("pods", "ephemeral-storage", "vendor.com/device"), each once, by name."""
 
     cpu_milli: int = 0
     memory_mib: int = 0
     gpus: tuple[GpuRequest, ...] = ()
     nodes: NodeRules = ANYWHERE
+    others: tuple[tuple[str, int], ...] = ()
 
     @property
     def kinds_of_gpus(self) -> tuple[GpuRequest, ...]:

@@ -30,8 +30,10 @@ SAYS: Mapping[str, str] = {
     "profile": "without MIG devices of the profile",
     "too-small": "too small even when empty",
     "not-linked": "without so many linked GPUs",
+    "no-others": "with too little of another resource that it asks for",
     "cpu-in-use": "whose CPU is in use",
     "memory-in-use": "whose memory is in use",
+    "others-in-use": "with another resource in use that it asks for, as pods",
     "gpus-in-use": "whose GPUs are in use",
 }
 SAYS_OF_GPU: Mapping[str, str] = {

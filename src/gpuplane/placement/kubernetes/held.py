@@ -114,13 +114,17 @@ def _assume(cluster: Cluster, node: Node, request: Request) -> Placement:
 
 
 def _clip(cluster: Cluster, request: Request, placement: Placement) -> tuple[Request, Placement, bool]:
-    """What is left of what a pod has: (its CPU and memory, its place, whether that is less than it asks for)."""
-    asked = request.cpu_milli, request.memory_mib
-    taken = min(asked[0], int(cluster.cpu_free[0])), min(asked[1], int(cluster.memory_free[0]))
+    """What is left of what a pod has: (what it takes of its node, its place, whether that is less than it asks for)."""
+    row = np.zeros(1, np.int64)
+    taken = request.but(
+        cpu_milli=min(request.cpu_milli, int(cluster.cpu_free[0])),
+        memory_mib=min(request.memory_mib, int(cluster.memory_free[0])),
+        others=tuple((name, min(amount, int(cluster.other_free(row, name)[0]))) for name, amount in request.others),
+    )
     milli, memory = cluster.milli_free[0].tolist(), cluster.gpu_memory_free[0].tolist()
     units = cluster.units_free[0].tolist()
     instances = cluster.instances_free[0].tolist()
-    is_over, parts = taken != asked, list[tuple[Share, ...]]()
+    is_over, parts = taken != request, list[tuple[Share, ...]]()
     for part in placement.shares:
         kept = list[Share]()
         for share in part:
@@ -141,8 +145,7 @@ def _clip(cluster: Cluster, request: Request, placement: Placement) -> tuple[Req
             is_over |= fitting != share
             kept.append(fitting)
         parts.append(tuple(kept))
-    clipped = request if taken == asked else request.but(cpu_milli=taken[0], memory_mib=taken[1])
-    return clipped, placement.but(shares=tuple(parts)), is_over
+    return taken, placement.but(shares=tuple(parts)), is_over
 
 
 def _told_shares(

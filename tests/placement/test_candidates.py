@@ -8,6 +8,7 @@ from gpuplane.placement.cluster import Cluster, Gpu, Node
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.requests import GpuRequest, Request
+from gpuplane.placement.within import place_within
 
 
 def node(name: str, links: list[int]) -> Node:
@@ -94,3 +95,56 @@ def test_a_mig_device_is_taken_where_large_ones_lose_least(policy: str) -> None:
     assert taken(cluster, policy, *[small] * 4, request(milli=0, profile="3g.40gb")) == [
         ("b", [0]), ("a", [0]), ("a", [0]), ("a", [1]), ("a", [0]),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_links_count_for_each_of_several_containers(policy: str) -> None:
+    """Between nodes, and of the groups of one node the smallest that suffices."""
+    pair = GpuRequest(count=2, milli=1000)
+    two_pairs = Request(1000, 0, (pair, pair))
+    cluster = Cluster([node("a", [0, 0, 0, 0]), node("b", [1, 1, 1, 2, 2, 3]), node("c", [1, 2, 3, 4])])
+
+    found = Engine(cluster, POLICIES[policy]()).choose(two_pairs)
+    assert found is not None
+    assert found.node == "b"
+    assert sorted(sorted(share.gpu for share in part) for part in found.shares) == [[0, 1], [3, 4]]
+
+
+@pytest.mark.parametrize("policy", sorted(set(POLICIES) - {"spread"}))
+def test_several_mig_devices_are_taken_where_large_ones_lose_least(policy: str) -> None:
+    """As Kubernetes asks for them: each is a part."""
+    small, large = {"1g.10gb": 2}, {"1g.10gb": 2, "3g.40gb": 1}
+    layouts = {"a": (large, large), "b": (large, small), "c": (large, small)}
+    cluster = Cluster(
+        Node(
+            name, 64000, 0, tuple(Gpu(f"{name}{n}", is_partitioned=True, profiles=each) for n, each in enumerate(gpus))
+        )
+        for name, gpus in layouts.items()
+    )
+    two = Request(0, 0, (GpuRequest(profile="1g.10gb"),) * 2)
+    engine, found = Engine(cluster, POLICIES[policy]()), []
+    for _ in range(3):
+        placement = engine.choose(two)
+        assert placement is not None
+        cluster.take(two, placement)
+        found.append((placement.node, [share.gpu for part in placement.shares for share in part]))
+    assert sorted(found[:2]) == [("b", [1, 1]), ("c", [1, 1])]
+    assert found[2][1] in ([0, 0], [1, 1])
+
+
+def test_large_numbers_of_link_groups_are_told_apart() -> None:
+    cluster = Cluster([node("a", [2048, 2048, 1024, 1024, 1024, 1, 1])])
+
+    assert taken(cluster, "binpack", *[request(count=2)] * 3) == [("a", [5, 6]), ("a", [0, 1]), ("a", [2, 3])]
+
+
+def test_mig_devices_need_no_links() -> None:
+    """No link reaches a MIG device. One container and two find the same."""
+    gpus = tuple(Gpu(f"{n}", is_partitioned=True, profiles={"1g.10gb": 1}, link_group=n) for n in range(2))
+    cluster, linked = Cluster([Node("n", 8000, 0, gpus)]), GpuRequest(count=2, profile="1g.10gb", linked="required")
+
+    for parts in ((linked,), (linked.but(count=1), linked.but(count=1))):
+        found = Engine(cluster, POLICIES["binpack"]()).choose(Request(0, 0, parts))
+        assert found is not None
+        assert sorted(share.gpu for part in found.shares for share in part) == [0, 1]
+    assert place_within(cluster, 0, Request(0, 0, (linked,))) is not None

@@ -37,7 +37,7 @@ def fits(free: list[tuple[int, int]], parts: list[GpuRequest]) -> bool:
 
 @given(
     st.lists(st.sampled_from([0, 300, 500, 800]), min_size=1, max_size=4),
-    st.lists(PARTS, min_size=1, max_size=3),
+    st.lists(PARTS, min_size=1, max_size=3) | st.builds(lambda part, more: [part, part, more], PARTS, PARTS),
     st.sampled_from(sorted(POLICIES)),
 )
 def test_a_place_is_found_where_there_is_one(used: list[int], parts: list[GpuRequest], policy: str) -> None:
@@ -68,6 +68,22 @@ def test_containers_may_share_a_gpu() -> None:
         "n", ((Share(0, 500),), (Share(0, 500),))
     )
     assert Engine(cluster, POLICIES["waste-price"]()).choose(Request(0, 0, (half,) * 3)) is None
+
+
+@given(
+    st.lists(
+        st.integers(1, 18).flatmap(lambda first: st.tuples(st.just(first), st.integers(first + 1, 19))), max_size=5
+    )
+)
+def test_parts_that_fill_all_gpus_are_placed(cuts: list[tuple[int, int]]) -> None:
+    """Three of each GPU. Parts that are alike are not tried in each order: that took all steps."""
+    sizes = sorted(size for low, high in cuts for size in (low, high - low, 20 - high))
+    cluster = Cluster([Node("n", 8000, 0, tuple(Gpu(f"{n}") for n in range(len(cuts))))])
+
+    found = place_within(cluster, 0, Request(0, 0, tuple(GpuRequest(milli=50 * each) for each in sizes)))
+    assert found is not None
+    cluster.take(Request(), found)
+    assert not cluster.milli_free.any()
 
 
 def test_a_pod_of_a_thousand_parts_is_answered() -> None:

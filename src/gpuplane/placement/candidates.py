@@ -5,13 +5,16 @@ set a node: those of one link group where that can be (the smallest group that s
 the emptiest, as the policy wants it. One GPU is taken where it takes least from a link group.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from gpuplane.placement.cluster import Booleans, Cluster, Integers
-from gpuplane.placement.requests import WHOLE, GpuRequest, Request
+from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request
 from gpuplane.placement.within import place_within
+
+MOST = np.iinfo(np.int64).max
 
 
 class Candidates(NamedTuple):
@@ -29,6 +32,10 @@ class Candidates(NamedTuple):
     cpu_after: Integers
     is_linked: Booleans | None = None
     instances_left: Integers | None = None
+
+    def where(self, kept: Booleans | Integers) -> "Candidates":
+        """Those of them that are kept, or those at these places."""
+        return Candidates(*(None if each is None else each[kept] for each in self))  # type: ignore[arg-type]
 
 
 def candidates(cluster: Cluster, request: Request, rows: Integers, prefer_free: bool = False) -> Candidates:
@@ -54,7 +61,7 @@ def candidates(cluster: Cluster, request: Request, rows: Integers, prefer_free: 
     gpus, is_linked = _pick(cluster, wanted, rows, fits, preference)
     found = Candidates(rows, gpus, _take(before, gpus), _take(after, gpus), cpu_after, is_linked)
     if wanted.linked == "required" and is_linked is not None:
-        found = Candidates(*(None if each is None else each[is_linked] for each in found))  # type: ignore[arg-type]
+        found = found.where(is_linked)
     return found
 
 
@@ -63,7 +70,32 @@ def _of_several(cluster: Cluster, request: Request, rows: Integers) -> Candidate
     have is counted where it comes first; where it comes again it is as one that is not usable, before and after."""
     for wanted in request.kinds_of_gpus:
         rows = rows[cluster.fits(rows, wanted).sum(axis=1) >= wanted.count]
-    found = [(row, place) for row in rows.tolist() if (place := place_within(cluster, row, request)) is not None]
+    if not len(rows):
+        return _placed(cluster, request, [])
+    first, kind = _kinds_of_nodes(cluster, request, rows)
+    found = [(number, int(row), place_within(cluster, row, request)) for number, row in enumerate(rows[first])]
+    places = {number: (row, place) for number, row, place in found if place is not None}
+    fits = np.isin(kind, [*places])
+    rows, kind = rows[fits], kind[fits]
+    of_kinds = _placed(cluster, request, [*places.values()])
+    cpu_after = cluster.cpu_free[rows] - request.cpu_milli
+    return of_kinds.where(np.searchsorted([*places], kind))._replace(rows=rows, cpu_after=cpu_after)
+
+
+def _kinds_of_nodes(cluster: Cluster, request: Request, rows: Integers) -> tuple[Integers, Integers]:
+    """(the place among these rows of the first of each kind, the kind of each row). GPUs of one kind of nodes are alike
+    in all that the request looks at: one of them is searched."""
+    arrays = cluster.milli_free, cluster.room, cluster.gpu_memory_free, cluster.gpu_memory_mib, cluster.units_free
+    alike = [each[rows] for each in (*arrays, cluster.link_group)]
+    alike += [cluster.instances_free[rows, :, column] for column in cluster.profiles.values()]
+    for wanted in request.kinds_of_gpus:
+        alike += [cluster.fits(rows, wanted).astype(np.int64), *cluster.needs(rows, wanted)]
+    _, first, kind = np.unique(np.concatenate(alike, axis=1), axis=0, return_index=True, return_inverse=True)
+    return first, kind.reshape(-1)
+
+
+def _placed(cluster: Cluster, request: Request, found: Sequence[tuple[int, Placement]]) -> Candidates:
+    """The candidates that places on these rows are."""
     shares = [[share for part in place.shares for share in part] for _, place in found]
     rows = np.array([row for row, _ in found], np.int64)
     gpus = np.array([[share.gpu for share in each] for each in shares], np.int64)
@@ -74,7 +106,31 @@ def _of_several(cluster: Cluster, request: Request, rows: Integers) -> Candidate
             column = next(column for column, share in enumerate(each) if share.gpu == gpu)
             before[index, column] = cluster.room[row, gpu]
             after[index, column] = cluster.room_after(row, gpu, [share for share in each if share.gpu == gpu])
-    return Candidates(rows, gpus, before, after, cluster.cpu_free[rows] - request.cpu_milli)
+    is_linked = None
+    if cluster.has_links and any(each.wants_links for each in request.gpus):
+        is_linked = np.array([_is_linked(cluster, row, request, place) for row, place in found], np.bool_)
+    left = None
+    if any(each.profile for each in request.gpus):
+        left = np.array([_instances_left(cluster, row, place) for row, place in found], np.int64)
+    return Candidates(rows, gpus, before, after, cluster.cpu_free[rows] - request.cpu_milli, is_linked, left)
+
+
+def _is_linked(cluster: Cluster, row: int, request: Request, place: Placement) -> bool:
+    """Whether the GPUs of each part that wants them so are of one link group."""
+    groups = [
+        {int(cluster.link_group[row, share.gpu]) for share in part}
+        for wanted, part in zip(request.gpus, place.shares, strict=True)
+        if wanted.wants_links
+    ]
+    return all(len(each) == 1 and 0 not in each for each in groups)
+
+
+def _instances_left(cluster: Cluster, row: int, place: Placement) -> int:
+    """What the GPUs of all MIG devices have of these and of larger profiles."""
+    shares = [share for part in place.shares for share in part if share.profile]
+    return sum(
+        int(cluster.instances_free[row, share.gpu, cluster.profiles_from(share.profile)].sum()) for share in shares
+    )
 
 
 def _room_after(cluster: Cluster, wanted: GpuRequest, rows: Integers, before: Integers) -> Integers:
@@ -120,15 +176,15 @@ def _pick(
     """(the GPUs of each row, whether they are of one link group; None where that does not matter)."""
     order = np.where(fits, -preference, 2 * WHOLE)
     is_linked = None
-    if wanted.linked == "required" or (cluster.has_links and wanted.linked == "preferred"):
+    if wanted.linked == "required" or (cluster.has_links and wanted.wants_links):
         group = cluster.link_group[rows]
         mates = ((group[:, :, None] == group[:, None, :]) & fits[:, None, :]).sum(axis=2)
         suffices = fits & (group > 0) & (mates >= wanted.count)
         is_linked = suffices.any(axis=1)
-        most = np.iinfo(np.int64).max
-        size = np.where(suffices, mates * 1024 + group, most)
-        chosen = size == size.min(axis=1, keepdims=True, initial=most)
-        order = np.where(is_linked[:, None] & ~chosen, 2 * WHOLE, order)
+        for size in (mates, group):  # the smallest group; of equal ones the first
+            size = np.where(suffices, size, MOST)
+            suffices &= size == size.min(axis=1, keepdims=True, initial=MOST)
+        order = np.where(is_linked[:, None] & ~suffices, 2 * WHOLE, order)
     gpus = np.argsort(order, axis=1, kind="stable")[:, : wanted.count]
     return np.sort(gpus, axis=1), is_linked
 
@@ -137,20 +193,11 @@ def _of_profile(
     cluster: Cluster, wanted: GpuRequest, rows: Integers, fits: Booleans, cpu_after: Integers
 ) -> Candidates:
     """The GPUs that have least left of this profile and of larger ones."""
-    least = _profile_size(wanted.profile)
-    columns = [column for name, column in cluster.profiles.items() if _profile_size(name) >= least]
-    left = cluster.instances_free[rows][:, :, columns].sum(axis=2)
-    gpus = np.argsort(np.where(fits, left, np.iinfo(np.int64).max), axis=1, kind="stable")[:, : wanted.count]
+    left = cluster.instances_free[rows][:, :, cluster.profiles_from(wanted.profile)].sum(axis=2)
+    gpus = np.argsort(np.where(fits, left, MOST), axis=1, kind="stable")[:, : wanted.count]
     gpus = np.sort(gpus, axis=1)
     nothing = np.zeros((len(rows), 0), np.int64)
     return Candidates(rows, gpus, nothing, nothing, cpu_after, None, _take(left, gpus).sum(axis=1))
-
-
-def _profile_size(profile: str) -> tuple[int, int]:
-    """(compute slices, GB) of "3g.40gb"; (0, 0) of another name."""
-    slices, _, rest = profile.partition("g.")
-    memory = rest.split("gb")[0].split("+")[0]
-    return (int(slices), int(memory)) if slices.isdecimal() and memory.isdecimal() else (0, 0)
 
 
 def _take(values: Integers, columns: Integers) -> Integers:

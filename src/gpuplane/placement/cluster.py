@@ -212,6 +212,11 @@ class Cluster:
             found &= self.has_id(rows, wanted.ids)
         return found
 
+    def profiles_from(self, profile: str) -> list[int]:
+        """The columns of `instances_free` of this MIG profile and of larger ones."""
+        least = _profile_size(profile)
+        return [column for name, column in self.profiles.items() if _profile_size(name) >= least]
+
     def has_model(self, rows: Integers, models: frozenset[str]) -> Booleans:
         """Which GPUs of these rows are of one of these models: rows × GPUs."""
         numbers, found = self.model[rows], np.zeros((len(rows), self.model.shape[1]), np.bool_)
@@ -410,6 +415,13 @@ class Cluster:
             for profile, count in gpu.profiles.items():
                 found[index, self.profiles[profile]] = count
         return found
+
+
+def _profile_size(profile: str) -> tuple[int, int]:
+    """(compute slices, GB) of "3g.40gb"; (0, 0) of another name."""
+    slices, _, rest = profile.partition("g.")
+    memory = rest.split("gb")[0].split("+")[0]
+    return (int(slices), int(memory)) if slices.isdecimal() and memory.isdecimal() else (0, 0)
 
 
 def _allows(rules: NodeRules, node: Node | None) -> bool:

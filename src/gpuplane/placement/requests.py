@@ -45,6 +45,12 @@ class GpuRequest(Value):
         """Whether its part of a GPU's memory follows from `milli`."""
         return bool(self.milli) and not (self.memory_mib or self.memory_percent or self.units or self.profile)
 
+    @property
+    def wants_links(self) -> bool:
+        """Whether it matters that its GPUs are linked: not to MIG devices, which have no NVLink (NVIDIA's MIG User
+        Guide, "Application Considerations")."""
+        return self.count > 1 and self.linked != "any" and not self.profile
+
 
 class NodeRules(Value):
     """Which nodes a pod may go to, whatever they have: those with these labels, that its affinity matches, and all of

@@ -79,6 +79,54 @@ def test_no_more_is_moved_than_may_be() -> None:
     assert all(each.before.node != "a" for each in plan.moves)
 
 
+def test_a_step_that_is_too_long_is_told() -> None:
+    """Four GPUs of one node have to be left for the pod of eight that is expected."""
+    cluster = Cluster([node("a", 8), node("b", 8)])
+    placed = running(
+        cluster, *(("a", gpu, WHOLE_GPU) for gpu in range(4)), *(("b", gpu, WHOLE_GPU) for gpu in range(4))
+    )
+    policy = WastePrice(Workload({Request(1000, 0, (GpuRequest(8, WHOLE),)): 1.0}))
+
+    plan = plan_moves(cluster, policy, placed, 3)
+    assert (plan.moves, plan.least) == ((), 4)
+    plan = plan_moves(cluster, policy, placed, 4)
+    assert (len(plan.moves), plan.least) == (4, 0)
+
+
+def test_steps_are_tried_again_when_others_are_made() -> None:
+    """A second plan of what a first one leaves finds nothing, as long as no pod has to move twice."""
+    random, more = Random(7), 0
+    for _ in range(40):
+        cluster = Cluster([node(name, 2) for name in "abcdef"])
+        engine, placed = Engine(cluster, POLICIES["spread"](), random), list[Placed]()
+        for number in range(14):
+            if placement := engine.choose(request := random.choice(REQUESTS)):
+                cluster.take(request, placement)
+                placed.append(Placed(f"pod-{number}", request, placement))
+        moved = {each.pod for each in plan_of(cluster, placed, 100).moves}
+        more += len(plan_of(cluster, [each for each in placed if each.pod not in moved], 100).moves)
+    assert more == 0
+
+
+def test_a_pod_stays_where_another_gpu_is_no_better() -> None:
+    """The pair on b is wanted whole: one pod leaves it, and nobody changes GPUs of one node."""
+    cluster = Cluster([node("a", 2), node("b", 2)])
+    placed = running(cluster, ("a", 1, WHOLE_GPU), ("b", 0, WHOLE_GPU))
+    plan = plan_moves(cluster, WastePrice(Workload({PAIR: 1.0})), placed, 2)
+
+    assert [(each.before.node, each.after.node) for each in plan.moves] in ([("a", "b")], [("b", "a")])
+
+
+def test_what_fits_nowhere_counts_nothing() -> None:
+    nodes, share_alone = [node("a", 2), node("b")], {share(500): 1.0}
+    impossible = {Request(1000, 0, (GpuRequest(16, WHOLE),)): 9.0, Request(65000, 0, (GpuRequest(1, WHOLE),)): 9.0}
+    usable = [
+        usable_to(WastePrice(Workload(expected)), cluster).of(cluster, np.arange(2)).tolist()
+        for expected, cluster in ((share_alone, Cluster(nodes)), (share_alone | impossible, Cluster(nodes)))
+    ]
+    assert usable[0] == usable[1] == [2, 1]
+
+
 def test_where_all_is_well_nothing_moves() -> None:
     cluster = Cluster([node("a"), node("b")])
     placed = running(cluster, ("a", 0, share(500)), ("a", 0, share(500)))
@@ -103,6 +151,8 @@ def test_a_plan_can_be_made_as_it_stands(seed: int, most: int) -> None:
     plan = plan_of(cluster, placed, most)
 
     assert len(plan.moves) <= most
+    assert len({each.pod for each in plan.moves}) == len(plan.moves)
+    assert all(each.before != each.after for each in plan.moves)
     assert [each.step for each in plan.moves] == sorted(each.step for each in plan.moves)
     for step in sorted({each.step for each in plan.moves}):
         moves = [each for each in plan.moves if each.step == step]

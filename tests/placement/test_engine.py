@@ -67,6 +67,8 @@ def test_binpack_fills_and_spread_spreads() -> None:
         (request(memory_percent=10), [(100, 8 * GIB)]),
         (request(milli=100, memory_mib=40 * GIB), [(100, 40 * GIB)]),
         (request(units=1, count=2), [(250, 20 * GIB), (250, 20 * GIB)]),
+        (request(units=2, milli=500), [(500, 40 * GIB)]),
+        (request(units=1, milli=251), None),
         (request(milli=1000, models=frozenset({"A100", "H100"})), [(1000, 80 * GIB)]),
         (request(milli=1000, models=frozenset({"H100"})), None),
         (request(milli=1000, ids=frozenset({"a-1"})), [(1000, 80 * GIB)]),

@@ -49,7 +49,7 @@ NODES = (
     ],
 )
 def test_each_node_has_its_reason(pod: Pod, codes: dict[str, str]) -> None:
-    found = {each.node: each.code for each in explain(Cluster(NODES), BINPACK, pod).nodes}
+    found = {each.node: each.code for each in explain(Engine(Cluster(NODES), BINPACK), pod).nodes}
 
     assert set(found) == {each.name for each in NODES}
     assert {name: found[name] for name in codes} == codes
@@ -58,7 +58,7 @@ def test_each_node_has_its_reason(pod: Pod, codes: dict[str, str]) -> None:
 def test_labels_come_before_what_a_node_has() -> None:
     pod = wants()
     pod = pod.but(request=pod.request.but(nodes=NodeRules((("tier", "x"),))))
-    found = explain(Cluster(NODES), BINPACK, pod)
+    found = explain(Engine(Cluster(NODES), BINPACK), pod)
 
     assert found.counts() == {"chosen": 1, "closed": 1, "labels": 4}
     assert found.nodes[0] == NodeReason("pool", "chosen", found.nodes[0].score)
@@ -68,9 +68,9 @@ def test_other_resources_are_short() -> None:
     nodes = [Node(name, 1000, 1000, gpus(name, 2), others={"pods": pods}) for name, pods in (("a", 1), ("b", 2))]
     cluster, pod = Cluster(nodes), wants()
     two = pod.but(request=pod.request.but(others=(("pods", 2),)))
-    assert explain(cluster, BINPACK, two).counts() == {"chosen": 1, "no-others": 1}
+    assert explain(Engine(cluster, BINPACK), two).counts() == {"chosen": 1, "no-others": 1}
     cluster.take(Request(others=(("pods", 1),)), Placement("b"))
-    assert explain(cluster, BINPACK, two).counts() == {"no-others": 1, "others-in-use": 1}
+    assert explain(Engine(cluster, BINPACK), two).counts() == {"no-others": 1, "others-in-use": 1}
 
 
 def test_what_is_taken_now_is_told_apart_from_what_is_never_there() -> None:
@@ -83,14 +83,14 @@ def test_what_is_taken_now_is_told_apart_from_what_is_never_there() -> None:
     for each in pods:
         assert each.placement is not None
         cluster.take(each.request, each.placement)
-    found = explain(cluster, BINPACK, wants(cpu=1000), pods)
+    found = explain(Engine(cluster, BINPACK), wants(cpu=1000), pods)
 
     assert {each.node: each.code for each in found.nodes} == {"a": "cpu-in-use", "b": "gpus-in-use"}
     assert found.placement is None
     assert found.preemption is not None
     assert [each.name for each in found.preemption.ends] == ["d/cpu"]
     assert found.ending == found.preemption
-    found = explain(cluster, BINPACK, wants(cpu=1000).but(priority=0), pods)
+    found = explain(Engine(cluster, BINPACK), wants(cpu=1000).but(priority=0), pods)
     assert found.preemption is None
     assert found.ending is not None
 
@@ -98,7 +98,7 @@ def test_what_is_taken_now_is_told_apart_from_what_is_never_there() -> None:
 def test_what_it_would_have_is_told() -> None:
     cluster = Cluster([Node("a", 8000, 1000, gpus("a", 2))])
     cluster.take(wants(milli=600).request, Placement("a", ((Share(1, 600, 600),),)))
-    found = explain(cluster, BINPACK, wants(milli=300))
+    found = explain(Engine(cluster, BINPACK), wants(milli=300))
 
     assert found.gpus == (GpuReason(0, "a-0", "fits", 1000), GpuReason(1, "a-1", "chosen", 400, 100))
 
@@ -135,8 +135,8 @@ def test_links_that_are_required_and_not_there() -> None:
     linked = tuple(each.but(link_group=1 + index // 2) for index, each in enumerate(gpus("b", 4)))
     cluster = Cluster([Node("b", 8000, 1000, linked)])
 
-    assert explain(cluster, BINPACK, wants(count=3, linked="required")).counts() == {"not-linked": 1}
-    assert explain(cluster, BINPACK, wants(count=2, linked="required")).counts() == {"chosen": 1}
+    assert explain(Engine(cluster, BINPACK), wants(count=3, linked="required")).counts() == {"not-linked": 1}
+    assert explain(Engine(cluster, BINPACK), wants(count=2, linked="required")).counts() == {"chosen": 1}
 
 
 REQUESTS = (
@@ -158,7 +158,7 @@ def test_waiting_helps_where_something_is_in_use_and_nowhere_else(seed: int, pol
         if (placement := engine.choose(asked)) is not None:
             cluster.take(asked, placement)
     pod = random.choice(REQUESTS)
-    found = explain(cluster, make_policy(policy), pod)
+    found = explain(Engine(cluster, make_policy(policy)), pod)
 
     assert {each.node for each in found.nodes} == set(cluster.rows)
     assert (found.placement is not None) == any(each.code == "chosen" for each in found.nodes)

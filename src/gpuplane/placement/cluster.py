@@ -203,7 +203,7 @@ class Cluster:
             milli, memory = self.needs(rows, wanted)
             found = self.is_usable[rows] & (self.milli_free[rows] >= milli) & (self.gpu_memory_free[rows] >= memory)
             if wanted.units:
-                found &= self.units_free[rows] >= wanted.units
+                found &= (self.units_free[rows] >= wanted.units) & (milli >= wanted.milli)
         if wanted.models:
             found &= self.has_model(rows, wanted.models)
         if wanted.resource and not wanted.profile:

@@ -14,7 +14,6 @@ from gpuplane.placement.candidates import candidates
 from gpuplane.placement.cluster import Booleans, Cluster
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.pods import Pod
-from gpuplane.placement.policies.policy import Policy
 from gpuplane.placement.preemption import Preemption, find_preemption, preempts
 from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
 
@@ -83,12 +82,19 @@ class Explanation(Value):
         return {code: codes.count(code) for code in get_args(NodeCode) if code in codes}
 
 
-def explain(cluster: Cluster, policy: Policy, pod: Pod, placed: Iterable[Pod] = ()) -> Explanation:
-    """The decision about a pod as the cluster is now. `placed`: who has what of it."""
-    engine = Engine(cluster, policy)
-    placement, scores = engine.choose(pod.request), engine.scores(pod.request)
+def emptied(cluster: Cluster) -> Cluster:
+    """The same nodes with nothing taken, open to all pods."""
+    nodes = [node for row in cluster.rows.values() if (node := cluster.nodes[row]) is not None]
+    return Cluster(each.but(is_schedulable=True, taints=()) for each in nodes)
+
+
+def explain(engine: Engine, pod: Pod, placed: Iterable[Pod] = (), empty: Cluster | None = None) -> Explanation:
+    """The decision about a pod as an engine makes it now. `placed`: who has what of its cluster; `empty`: that cluster
+    emptied, if it is there already."""
+    cluster = engine.cluster
+    scores, placement = engine.scores(pod.request), engine.choose(pod.request)
     chosen = -1 if placement is None else cluster.rows[placement.node]
-    codes = _codes(cluster, pod.request)
+    codes = _codes(cluster, emptied(cluster) if empty is None else empty, pod.request)
     nodes = list[NodeReason]()
     for name, row in cluster.rows.items():
         if scores[row] > -np.inf:
@@ -153,7 +159,7 @@ def _gpu_codes(cluster: Cluster, empty: Cluster, row: int, wanted: GpuRequest) -
     return codes.tolist()
 
 
-def _codes(cluster: Cluster, request: Request) -> dict[str, NodeCode]:
+def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, NodeCode]:
     """Node → why the pod would not fit there."""
     rows = np.array([*cluster.rows.values()], np.int64)
     found = np.full(len(rows), "gpus-in-use", object)
@@ -164,12 +170,10 @@ def _codes(cluster: Cluster, request: Request) -> dict[str, NodeCode]:
         found[is_open & ~fits] = code
         is_open &= fits
 
-    nodes = [node for row in rows if (node := cluster.nodes[row]) is not None]
-    empty = Cluster(each.but(is_schedulable=True, taints=()) for each in nodes)
     keep(cluster.is_schedulable[rows], "closed")
     keep(empty.is_allowed(np.arange(len(rows)), request.nodes), "labels")
     keep(cluster.is_allowed(rows, request.nodes), "taint")
-    number = np.array([len(node.gpus) for node in nodes], np.int64)
+    number = np.array([len(node.gpus) for node in empty.nodes if node is not None], np.int64)
     for wanted in request.kinds_of_gpus:
         there = np.arange(empty.is_usable.shape[1]) < number[:, None]
         keep(there.sum(axis=1) >= wanted.count, "no-gpus")

@@ -56,12 +56,12 @@ def find_preemption(
         if (row := emptied.rows.get(name)) is not None:
             rows.append(row)
             _move(victims, emptied.give_back)
-    found = list[Preemption]()
+    best: Preemption | None = None
     for row in _possible(emptied, request, rows):
         node = emptied.nodes[row]
         assert node is not None
-        found += _on_node(emptied, row, request, by_node[node.name])
-    return min(found, key=lambda each: each.cost, default=None)
+        best = _on_node(emptied, row, request, by_node[node.name], best)
+    return best
 
 
 def preempts(pod: Pod) -> Callable[[Pod], bool]:
@@ -78,25 +78,28 @@ def _possible(cluster: Cluster, request: Request, rows: Sequence[int]) -> list[i
     return [int(row) for row in found]
 
 
-def _on_node(cluster: Cluster, row: int, request: Request, victims: Sequence[Pod]) -> Iterable[Preemption]:
-    """The ways to make room on one node, which all its victims have left, and have again at the end."""
-    found = dict[tuple[Pod, ...], Preemption]()
+def _on_node(
+    cluster: Cluster, row: int, request: Request, victims: Sequence[Pod], best: Preemption | None
+) -> Preemption | None:
+    """The cheapest of these: the best so far, and the ways to make room on one node, which all victims have left."""
     for large_first in (True, False):
-        placement, ends = place_within(cluster, row, request), list[Pod]()
-        if placement is None:
-            return ()
-        back = list[Pod]()
+        if (placement := place_within(cluster, row, request)) is None:
+            return best
+        found, back = Preemption(placement, ()), list[Pod]()
         for each in sorted(victims, key=lambda pod: (-pod.priority, -pod.gpu_milli if large_first else pod.gpu_milli)):
             _move([each], cluster.take)
             if (tried := place_within(cluster, row, request)) is None:
                 _move([each], cluster.give_back)
-                ends.append(each)
+                found = found.but(ends=(*found.ends, each))
+                if best is not None and found.cost >= best.cost:  # with each that ends it costs more
+                    break
             else:
-                placement = tried
+                found = found.but(placement=tried)
                 back.append(each)
         _move(back, cluster.give_back)
-        found[tuple(ends)] = Preemption(placement, tuple(ends))
-    return found.values()
+        if best is None or found.cost < best.cost:
+            best = found
+    return best
 
 
 def _move(pods: Iterable[Pod], move: Callable[[Request, Placement], None]) -> None:

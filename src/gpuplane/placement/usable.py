@@ -22,7 +22,9 @@ class Usable:
 
     def __init__(self, cluster: Cluster, frequency: dict[RequestClass, float], worth: Floats) -> None:
         """`frequency`: class → how often it is asked for; `worth`: of so much free milli-GPU (`waste_prices`)."""
-        kinds = [each for each in frequency if each.gpus]
+        rows = np.arange(len(cluster.nodes))
+        accepts = {each: _accepts(cluster, each, rows) for each in frequency if each.gpus}
+        kinds = [each for each in accepts if accepts[each].any()]  # what fits nowhere can use nothing
         demand = np.array([frequency[each] * each.gpus * each.milli for each in kinds])
         self._part: Floats = demand / max(demand.sum(), 1e-9)  # of all GPUs that are asked for
         self._worth = worth
@@ -30,10 +32,9 @@ class Usable:
         self._size = self._gpus * [max(worth[each.milli], each.milli / WHOLE) for each in kinds]  # GPUs of a request
         self._is_share = np.array([each.milli < WHOLE for each in kinds], np.bool_)
         self._cpu = np.array([max(each.cpu_milli, 1) for each in kinds], np.float64)
-        rows = np.arange(len(cluster.nodes))
         self._accepts: Booleans = np.zeros((len(rows), len(kinds)), np.bool_)
         for index, each in enumerate(kinds):
-            self._accepts[:, index] = cluster.is_open(rows, each.nodes, each.models)
+            self._accepts[:, index] = accepts[each]
 
     def of(self, cluster: Cluster, rows: Integers) -> Floats:
         """Of these nodes as they are."""
@@ -54,3 +55,14 @@ class Usable:
         requests = np.minimum(by_gpus, cpu[:, None] // self._cpu) * self._accepts[rows]
         usable: Floats = (requests * self._size) @ self._part
         return usable
+
+
+def _accepts(cluster: Cluster, wanted: RequestClass, rows: Integers) -> Booleans:
+    """Which of these rows such a request fits on when they are empty."""
+    gpus = cluster.is_usable[rows]
+    if wanted.models:
+        gpus = gpus & cluster.has_model(rows, wanted.models)
+    has_gpus = gpus.sum(axis=1) * (WHOLE // wanted.milli) >= wanted.gpus
+    has_cpu = cluster.cpu_milli[rows] >= wanted.cpu_milli
+    found: Booleans = cluster.is_open(rows, wanted.nodes) & has_gpus & has_cpu
+    return found

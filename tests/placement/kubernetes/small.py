@@ -10,13 +10,13 @@ LABELS = {
 }
 
 
-def node(name: str) -> dict[str, Any]:
-    amounts = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "4"}
+def node(name: str, gpus: int = 4) -> dict[str, Any]:
+    amounts = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": f"{gpus}"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": LABELS},
-        "status": {"capacity": amounts, "allocatable": amounts},
+        "metadata": {"name": name, "labels": LABELS | {"nvidia.com/gpu.count": f"{gpus}"}},
+        "status": {"capacity": amounts, "allocatable": dict(amounts)},
     }
 
 

@@ -1,6 +1,7 @@
 """What is asked about a cluster: the plan can be made, and decisions see those before them in their places."""
 
 import json
+from random import Random
 from typing import Any
 
 import msgspec
@@ -185,3 +186,44 @@ def test_a_plan_says_the_same_of_the_waiting_as_another_one_of_the_same_cluster(
     plan = show_plan(cluster, USUAL, 0)
 
     assert plan.fit_before == plan.fit_after
+
+
+def test_no_move_takes_the_place_of_a_pod_that_waits() -> None:
+    random, moves = Random(5), 0
+    for _ in range(60):
+        nodes = [node(f"n{index}", random.choice((1, 2, 4))) for index in range(random.randint(2, 4))]
+        pods = [pod(f"a{n}", random.choice((0, 1, 1, 2)), f"n{random.randrange(len(nodes))}") for n in range(6)]
+        waiting = [pod(f"w{n}", random.choice((1, 2, 4)), priority=n % 2) for n in range(random.randint(1, 4))]
+        found = show_plan(read([*nodes, *pods, *waiting]), USUAL, 6)
+        assert set(found.fit_before) <= set(found.fit_after)
+        moves += len(found.moves)
+    assert moves
+
+
+def test_a_pod_moves_to_gpus_as_good_as_those_that_it_has() -> None:
+    """Not from a whole A100 to a quarter of one, nor to another model; unless it names both."""
+    whole, shared, other = node("n0", 2), node("n1"), node("n2", 1)
+    shared["metadata"]["labels"] |= {"nvidia.com/gpu.replicas": "4"}
+    shared["status"]["capacity"] |= {"nvidia.com/gpu": "16"}
+    shared["status"]["allocatable"] |= {"nvidia.com/gpu": "16"}
+    other["metadata"]["labels"] |= {"nvidia.com/gpu.product": "Tesla-T4"}
+    items = [whole, shared, other, pod("a", 1, "n0"), pod("big", 2)]
+
+    plan = show_plan(read(items), USUAL, 1)
+    assert plan.moves == ()
+    [placed] = movable(read(items))
+    assert [(each.models, each.milli) for each in placed.request.gpus] == [(frozenset({"NVIDIA-A100-SXM4-80GB"}), 1000)]
+    better = show_plan(read([*items, node("n3", 1)]), USUAL, 1)
+    assert [(each.pod, each.after.node) for each in better.moves] == [("team/a", "n3")]
+
+
+def test_two_pods_are_not_promised_the_end_of_the_same_one() -> None:
+    running = [pod("low", 4, "n0", 1), pod("mid", 4, "n1", 3)]
+    waiting = [pod(name, 4, priority=5) for name in ("x", "y", "z")]
+    found = show_waiting(read([node("n0"), node("n1"), *running, *waiting]), USUAL)
+
+    assert [each.preemption and [*each.preemption.pods] for each in found] == [["team/low"], ["team/mid"], None]
+    assert found[2].ending is not None
+    assert [*found[2].ending.pods] in (["team/x"], ["team/y"])
+    assert found[2].ending.waiting == tuple(found[2].ending.pods)
+    assert [each.pod for each in show_waiting(read([node("n0"), *waiting]), USUAL, "team/y")] == ["team/y"]

@@ -3,24 +3,23 @@
 Both expect the requests that the cluster's own pods make, beside those of the configuration.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from gpuplane.model.value import Value
-from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.cluster import Cluster, Node
 from gpuplane.placement.configuration import PlacementConfig
 from gpuplane.placement.consolidation import Move, Placed, plan_moves, usable_to
 from gpuplane.placement.engine import Engine
-from gpuplane.placement.explanation import GpuReason, NodeReason, explain, explain_gpus
+from gpuplane.placement.explanation import Explanation, GpuReason, NodeReason, emptied, explain, explain_gpus
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.kubernetes.held import Note
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.policies import make_policy
-from gpuplane.placement.policies.policy import Policy
 from gpuplane.placement.policies.wasteprice import WastePrice
 from gpuplane.placement.preemption import Preemption
-from gpuplane.placement.requests import WHOLE, Placement
+from gpuplane.placement.requests import WHOLE, Placement, Request
 from gpuplane.placement.workload import Workload
 
 
@@ -44,9 +43,11 @@ class MoveShown(Value):
 
 
 class PlanShown(Value):
-    """A plan. `pods`: that run on nodes with GPUs, `movable` of them. `free_before`, `free_after`: GPUs that nobody has
-    a part of. `usable_before`, `usable_after`: GPUs, as much of all that is free as the expected requests could use.
-    `fit_before`, `fit_after`: the waiting pods that would get a place one after the other, the first priority first."""
+    """A plan. `pods`: that run on nodes with GPUs, `movable` of them. `fit_before`: the waiting pods that fit without
+    it, and have their places in all that follows; `fit_after`: these, and those that fit then, one after the other, the
+    first priority first. `free_before`, `free_after`: GPUs that nobody has a part of. `usable_before`, `usable_after`:
+    GPUs, as much of all that is free as the expected requests could use. `least_moves`: where nothing moves, how many
+    moves it takes to gain anything; 0: no number of moves does."""
 
     nodes: int
     gpus: int
@@ -54,6 +55,7 @@ class PlanShown(Value):
     movable: int
     moves: tuple[MoveShown, ...]
     gain: float
+    least_moves: int
     free_before: int
     free_after: int
     usable_before: float
@@ -65,10 +67,12 @@ class PlanShown(Value):
 
 
 class EndShown(Value):
-    """What would have to end on a node: pods "namespace/name" with their priorities."""
+    """What would have to end on a node: pods "namespace/name" with their priorities. `waiting`: those of them that only
+    wait, and are to get their places before."""
 
     node: str
     pods: Mapping[str, int]
+    waiting: tuple[str, ...] = ()
 
 
 class PodShown(Value):
@@ -93,12 +97,26 @@ class PodUnknown(KeyError):
 
 def movable(seen: SeenCluster) -> list[Placed]:
     """The pods that a plan may move, of those on nodes with GPUs: a controller makes them anew, and they have what they
-    ask for. Pods without GPUs are among them: where they have the CPU, GPUs are idle."""
+    ask for. Pods without GPUs are among them: where they have the CPU, GPUs are idle. Each asks for GPUs as good as
+    those that it has."""
+    nodes = {each.name: each for each in seen.nodes}
     return [
-        Placed(each.name, each.request, each.placement)
+        Placed(each.name, _as_good(each.request, each.placement, nodes[each.placement.node]), each.placement)
         for each in _beside_gpus(seen)
         if each.placement is not None and each.uid and each.can_move and each.taken is None
     ]
+
+
+def _as_good(request: Request, placement: Placement, node: Node) -> Request:
+    """What it asks for, of the models that it has, if it names none; and no smaller shares, if it asks for ids."""
+    parts = [
+        wanted.but(
+            models=wanted.models or frozenset(node.gpus[share.gpu].model for share in shares),
+            milli=min((share.milli for share in shares), default=0) if wanted.units else wanted.milli,
+        )
+        for wanted, shares in zip(request.gpus, placement.shares, strict=False)
+    ]
+    return request.but(gpus=tuple(parts)) if parts else request
 
 
 def _beside_gpus(seen: SeenCluster) -> list[Pod]:
@@ -107,74 +125,97 @@ def _beside_gpus(seen: SeenCluster) -> list[Pod]:
 
 
 def show_plan(seen: SeenCluster, config: PlacementConfig, most: int) -> PlanShown:
-    """Which pods to move where, at most so many. By waste prices, whatever the configuration's policy is; the pods that
-    wait count as much as all that run, for it is they that room is wanted for."""
-    cluster, policy = seen.build(), WastePrice(_workload(seen, config, as_running=True))
-    free_before, fit_before = _free_gpus(cluster), _fitting(cluster, seen, policy)
-    usable, rows = usable_to(policy, cluster), np.arange(len(cluster.nodes))
+    """Which pods to move where, at most so many. By waste prices, whatever the configuration's policy is. The pods that
+    wait and fit get their places first, so that no move takes them; the others count as much as all that run, for it is
+    they that room is wanted for."""
+    cluster, running = seen.build(), [each for each in seen.pods if each.uid]
+    fit_before = _place_all(cluster, seen.waiting, WastePrice(_workload(config, running, seen.waiting)))
+    left = [each for each in seen.waiting if id(each) not in fit_before]
+    running += fit_before.values()
+    policy = WastePrice(_workload(config, running, left, times=max(1.0, len(running) / max(len(left), 1))))
+    usable, rows, free_before = usable_to(policy, cluster), np.arange(len(cluster.nodes)), _free_gpus(cluster)
     usable_before = usable.of(cluster, rows).sum()
     may_move = movable(seen)
     plan = plan_moves(cluster, policy, may_move, most)
-    assumed = {each.name for each in seen.pods if each.is_assumed}
+    free_after, usable_after = _free_gpus(cluster), usable.of(cluster, rows).sum()
+    moves = _shown(cluster, plan.moves, {each.name for each in seen.pods if each.is_assumed})
+    fit_after = fit_before | _place_all(cluster, left, policy)
     return PlanShown(
         nodes=len(cluster.rows),
         gpus=int((cluster.is_usable | cluster.is_partitioned).sum()),
         pods=len(_beside_gpus(seen)),
         movable=len(may_move),
-        moves=tuple(_shown(cluster, each, assumed) for each in plan.moves),
+        moves=moves,
         gain=plan.gain,
+        least_moves=plan.least,
         free_before=free_before,
-        free_after=_free_gpus(cluster),
+        free_after=free_after,
         usable_before=float(usable_before),
-        usable_after=float(usable.of(cluster, rows).sum()),
+        usable_after=float(usable_after),
         waiting=len(seen.waiting),
-        fit_before=fit_before,
-        fit_after=_fitting(cluster, seen, policy),
+        fit_before=tuple(each.name for each in seen.waiting if id(each) in fit_before),
+        fit_after=tuple(each.name for each in seen.waiting if id(each) in fit_after),
         notes=seen.notes,
     )
 
 
 def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", node: str = "") -> list[PodShown]:
-    """The decisions about all pods that wait, in their order: each sees those before it in their places.
+    """The decisions about all pods that wait, in their order: each sees those before it in their places, and what these
+    preempt as gone.
 
     `only`: about this pod "namespace/name" alone. If it runs, as if it came now. `node`: with the GPUs of this node.
     Raises PodUnknown, and KeyError where there is no such node.
     """
-    cluster, policy = seen.build(), make_policy(config.policy, _workload(seen, config))
-    running = {each.name: each for each in seen.pods if each.uid}
+    cluster, running = seen.build(), {each.name: each for each in seen.pods if each.uid}
+    engine = Engine(cluster, make_policy(config.policy, _workload(config, running.values(), seen.waiting)))
     if only in running:
         pod = running[only]
         assert pod.placement is not None
         cluster.give_back(pod.held, pod.placement)
         others = [each for each in seen.pods if each is not pod]
-        return [_explained(cluster, policy, pod, others, node)]
-    if only and only not in {each.name for each in seen.waiting}:
+        return [_shown_pod(cluster, pod, explain(engine, pod, others), others, node)]
+    waiting = {each.name for each in seen.waiting}
+    if only and only not in waiting:
         raise PodUnknown(only)
-    engine, placed, found = Engine(cluster, policy), list(seen.pods), list[PodShown]()
+    empty, placed, found = emptied(cluster), {id(each): each for each in seen.pods}, list[PodShown]()
+    version, known = -1, dict[tuple[Request, int], Explanation]()
     for each in seen.waiting:
+        if version != cluster.version:  # while nothing changes, pods that are alike are explained once
+            version, known = cluster.version, {}
+        alike = each.request, each.priority
+        decided = known[alike] = known.get(alike) or explain(engine, each, placed.values(), empty)
         if each.name == only or not only:
-            found.append(_explained(cluster, policy, each, placed, node))
+            found.append(_shown_pod(cluster, each, decided, [*placed.values()], node, waiting))
         if each.name == only:
             break
-        if (placement := engine.choose(each.request)) is not None:
+        if (place := decided.preemption) is not None:
+            for other in place.ends:
+                assert other.placement is not None
+                cluster.give_back(other.held, other.placement)
+                del placed[id(other)]
+        placement = decided.placement if place is None else place.placement
+        if placement is not None:
             cluster.take(each.request, placement)
-            placed.append(each.but(placement=placement))
+            there = each.but(placement=placement)
+            placed[id(there)] = there
     return found
 
 
-def _workload(seen: SeenCluster, config: PlacementConfig, *, as_running: bool = False) -> Workload:
-    """What is expected: the pods that run and those that wait; `as_running`: both together by half."""
-    workload, running = config.workload(), [each for each in seen.pods if each.uid]
-    times = max(1.0, len(running) / max(len(seen.waiting), 1)) if as_running else 1.0
+def _workload(
+    config: PlacementConfig, running: Iterable[Pod], waiting: Iterable[Pod], *, times: float = 1.0
+) -> Workload:
+    """What is expected: the pods that run and those that wait, each of these as so many."""
+    workload = config.workload()
     for each in running:
         workload.arrive(each.request)
-    for each in seen.waiting:
+    for each in waiting:
         workload.arrive(each.request, times)
     return workload
 
 
-def _explained(cluster: Cluster, policy: Policy, pod: Pod, placed: Sequence[Pod], node: str) -> PodShown:
-    found = explain(cluster, policy, pod, placed)
+def _shown_pod(
+    cluster: Cluster, pod: Pod, found: Explanation, placed: Sequence[Pod], node: str, waiting: Collection[str] = ()
+) -> PodShown:
     return PodShown(
         pod=pod.name,
         priority=pod.priority,
@@ -183,20 +224,30 @@ def _explained(cluster: Cluster, policy: Policy, pod: Pod, placed: Sequence[Pod]
         gpus=explain_gpus(cluster, pod.request, node, placed, found.placement) if node else found.gpus,
         counts=dict(found.counts()),
         nodes=found.nodes,
-        preemption=_ends(found.preemption),
-        ending=_ends(found.ending),
+        preemption=_ends(found.preemption, waiting),
+        ending=_ends(found.ending, waiting),
     )
 
 
-def _ends(found: Preemption | None) -> EndShown | None:
+def _ends(found: Preemption | None, waiting: Collection[str]) -> EndShown | None:
     if found is None:
         return None
-    return EndShown(found.placement.node, {each.name: each.priority for each in found.ends})
+    ends = {each.name: each.priority for each in found.ends}
+    return EndShown(found.placement.node, ends, tuple(name for name in ends if name in waiting))
 
 
-def _shown(cluster: Cluster, move: Move, assumed: Iterable[str]) -> MoveShown:
-    before, after = _place(cluster, move.before), _place(cluster, move.after)
-    return MoveShown(move.step, move.pod, before, after, move.gain, move.pod in assumed)
+def _shown(cluster: Cluster, moves: Iterable[Move], assumed: Collection[str]) -> tuple[MoveShown, ...]:
+    return tuple(
+        MoveShown(
+            each.step,
+            each.pod,
+            _place(cluster, each.before),
+            _place(cluster, each.after),
+            each.gain,
+            each.pod in assumed,
+        )
+        for each in moves
+    )
 
 
 def _place(cluster: Cluster, placement: Placement) -> PlaceShown:
@@ -210,12 +261,11 @@ def _free_gpus(cluster: Cluster) -> int:
     return int((cluster.room == WHOLE).sum())
 
 
-def _fitting(cluster: Cluster, seen: SeenCluster, policy: WastePrice) -> tuple[str, ...]:
-    """The waiting pods that get a place, one after the other; the cluster is left as it was."""
-    there, found = cluster.copy(), list[str]()
-    engine = Engine(there, WastePrice(policy.workload))  # a policy follows one cluster
-    for each in seen.waiting:
+def _place_all(cluster: Cluster, pods: Iterable[Pod], policy: WastePrice) -> dict[int, Pod]:
+    """Place pods one after the other. Gives those that fit, by `id`."""
+    engine, found = Engine(cluster, policy), dict[int, Pod]()
+    for each in pods:
         if (placement := engine.choose(each.request)) is not None:
-            there.take(each.request, placement)
-            found.append(each.name)
-    return tuple(found)
+            cluster.take(each.request, placement)
+            found[id(each)] = each
+    return found

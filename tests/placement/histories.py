@@ -49,11 +49,17 @@ class History:
         self.now = 0.0
         self.decided: list[tuple[list[tuple[str, Request, Placement]], int]] = []
         self.held: dict[str, tuple[Request, Placement, float | None]] = {}
+        self.asked: dict[str, Placement] = {}  # as each was decided
         self.pods = 0
+        self.stale: set[str] = set()
 
     def node(self, name: str) -> Node:
         """Of one of a few kinds, its GPUs in any order."""
-        gpus = [Gpu(f"{name}-{index}", "A100", 80 * 1024) for index in range(self.random.choice((1, 2, 4)))]
+        gpus = [
+            Gpu(f"{name}-{index}", "A100", 80 * 1024, is_partitioned=is_mig, profiles={"1g.10gb": 2} if is_mig else {})
+            for index in range(self.random.choice((1, 2, 4)))
+            for is_mig in [self.random.random() < 0.1]
+        ]
         if self.random.random() < 0.3:
             gpus.append(Gpu(f"{name}-m", "A100", 80 * 1024, is_partitioned=True, profiles={"1g.10gb": 3}))
         self.random.shuffle(gpus)
@@ -95,15 +101,18 @@ class History:
         if self.decided:
             group, seen = self.decided.pop(self.random.randrange(len(self.decided)))
             found = self.reservations.reserve_group(group, seen, self.now)
+            assert not self.stale.intersection(pod for pod, *_ in group)
             for (pod, request, placement), reservation in zip(group, found, strict=True):
                 assert reservation.expires is not None
                 self.held[pod] = request, placement, reservation.expires
+                self.asked[pod] = placement
 
     def again(self) -> None:
         """Who did not hear the answer asks again, with the picture of then."""
         if pod := self.any_pod():
             request, placement, expires = self.held[pod]
-            found = self.reservations.reserve(pod, request, placement, 0, self.now)
+            said = self.random.choice((placement, self.asked[pod]))
+            found = self.reservations.reserve(pod, request, said, 0, self.now)
             assert (found.placement, found.expires) == (placement, expires)
 
     def bind(self) -> None:
@@ -132,10 +141,12 @@ class History:
         """What was not bound is lost; what was is taken over, in any order."""
         bound = [(pod, *held[:2]) for pod, held in self.held.items() if held[2] is None]
         self.random.shuffle(bound)
-        self.reservations, refused = restored(self.nodes.values(), bound, SECONDS)
+        version = self.reservations.cluster.version
+        self.reservations, refused = restored(self.nodes.values(), bound, version, SECONDS)
         assert not refused
         self.held = {pod: held for pod, held in self.held.items() if held[2] is None}
-        self.decided = []  # their pictures are of another life
+        self.asked |= {pod: held[1] for pod, held in self.held.items()}  # as they are told now
+        self.stale = {pod for group, _ in self.decided for pod, *_ in group}  # their pictures are of another life
 
     def node_gone(self) -> None:
         if self.nodes:

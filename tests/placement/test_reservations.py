@@ -107,7 +107,7 @@ def test_a_node_that_is_described_anew_knows_its_gpus_by_their_ids() -> None:
 
 def test_pods_that_do_not_fit_after_a_restart_are_named() -> None:
     pods = [("x", WANTED, on(0)), ("y", WANTED, on(0)), ("z", WANTED, on(0, "c")), ("x", WANTED, on(1))]
-    reservations, refused = restored([node()], pods)
+    reservations, refused = restored([node()], pods, 100)
 
     assert [*reservations.by_pod] == ["x"]
     assert {pod: error.code for pod, error in refused.items()} == {"y": "no-room", "z": "node-gone", "x": "pod-known"}
@@ -136,3 +136,30 @@ def test_a_promise_ends_where_its_gpu_is_given_out_otherwise(
 
     assert [each.pod for each in ended] == ([] if is_kept else ["p"])
     assert ("p" in reservations.by_pod) is is_kept
+
+
+def test_the_same_decision_is_the_same_promise_when_gpus_have_other_places() -> None:
+    reservations = Reservations(Cluster([node()]))
+    first = reservations.reserve("x", WANTED, on(0), reservations.cluster.version, 0.0)
+    for gpus in (("1", "0"), ("1", "2", "0")):
+        assert reservations.put_node(node(gpus=gpus)) == []
+        again = reservations.reserve("x", WANTED, on(0), 0, 0.0)
+        assert (again.expires, again.placement) == (first.expires, on(gpus.index("0")))
+        assert reservations.reserve("x", WANTED, again.placement, 0, 0.0) == again
+    with pytest.raises(Refused) as refused:
+        reservations.reserve("x", WANTED, on(1), 0, 0.0)
+    assert refused.value.code == "pod-known"
+
+
+def test_a_decision_of_an_earlier_life_is_refused() -> None:
+    before = Reservations(Cluster([node()]))
+    seen = before.cluster.version
+    after, _ = restored([node()], [], before.cluster.version + 1000)
+
+    with pytest.raises(Refused) as refused:
+        after.reserve("x", WANTED, on(0), seen, 0.0)
+    assert refused.value.code == "node-changed"
+    with pytest.raises(Refused) as refused:
+        after.reserve("x", WANTED, on(0), after.cluster.version + 1, 0.0)
+    assert refused.value.code == "node-changed"
+    assert after.reserve("x", WANTED, on(0), after.cluster.version, 0.0)

@@ -62,9 +62,9 @@ class OverCommitted(ValueError):
 
 
 class Cluster:
-    """All nodes and what is free of them. `version` counts changes."""
+    """All nodes and what is free of them. `version` counts changes, from the one that is given."""
 
-    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+    def __init__(self, nodes: Iterable[Node] = (), version: int = 0) -> None:
         self.nodes: list[Node | None] = []  # None: the row of a node that has gone
         self.rows: dict[str, int] = {}
         self.models: dict[str, int] = {"": 0}  # model → its number
@@ -90,7 +90,7 @@ class Cluster:
         self.is_usable = np.zeros((0, 0), np.bool_)  # there, well, and not partitioned
         self.is_partitioned = np.zeros((0, 0), np.bool_)  # there, well, and offered as MIG devices
         self.instances_free = np.zeros((0, 0, 0), np.int64)  # nodes × GPUs × profiles
-        self.version = 0  # counts changes
+        self.version = version  # counts changes
         self.inventory_version = 0  # the version when a node last came, went or was described anew
         self.has_links = False  # whether any GPU has a link group
         self._has_taints = False  # whether any node has one

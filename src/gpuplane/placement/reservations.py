@@ -31,12 +31,18 @@ class Refused(Exception):
 
 class Reservation(Value):
     """What a pod is promised. `pod`: its UID. `expires`: when it is free again, in the seconds of whoever asks; None:
-    it is bound, and ends with the pod."""
+    it is bound, and ends with the pod. `decided`: the placement of the decision, where the node's GPUs have other
+    places since."""
 
     pod: str
     request: Request
     placement: Placement
     expires: float | None
+    decided: Placement | None = None
+
+    def is_of(self, request: Request, placement: Placement) -> bool:
+        """Whether it is the promise of this decision."""
+        return self.request == request and placement in (self.placement, self.decided)
 
 
 class Reservations:
@@ -70,13 +76,13 @@ class Reservations:
         found = dict[str, Reservation]()
         for pod, request, placement in decisions:
             known = self._by_pod.get(pod) or found.get(pod)
-            if known is not None and (known.request, known.placement) != (request, placement):
+            if known is not None and not known.is_of(request, placement):
                 raise Refused("pod-known", f"pod {pod} is promised GPUs of node {known.placement.node} already")
             if known is None:
                 row = self.cluster.rows.get(placement.node)
                 if row is None:
                     raise Refused("node-gone", f"node {placement.node} is not there: decide again")
-                if self.cluster.changed_at[row] > seen:
+                if not self.cluster.changed_at[row] <= seen <= self.cluster.version:
                     raise Refused("node-changed", f"node {placement.node} has changed since the decision: decide again")
             found[pod] = known or Reservation(pod, request, placement, now + self._seconds)
         taken = list[str]()
@@ -149,7 +155,7 @@ class Reservations:
             try:
                 if placement is None or not _is_given_out(each, placement, node):
                     raise Refused("no-room", "")
-                self._take(each.but(placement=placement))
+                self._take(each.but(placement=placement, decided=each.decided or each.placement))
             except Refused:
                 ended.append(each)
         return ended
@@ -184,11 +190,15 @@ class Reservations:
 
 
 def restored(
-    nodes: Iterable[Node], pods: Iterable[tuple[str, Request, Placement]], seconds: float = SECONDS
+    nodes: Iterable[Node], pods: Iterable[tuple[str, Request, Placement]], version: int, seconds: float = SECONDS
 ) -> tuple[Reservations, dict[str, Refused]]:
     """The promises after a restart, from the nodes and from what their pods have; and the pods that do not fit, with
-    the reason. What was reserved and not bound is lost, which is as if it had expired."""
-    reservations, refused = Reservations(Cluster(nodes), seconds), dict[str, Refused]()
+    the reason. What was reserved and not bound is lost, which is as if it had expired.
+
+    `version`: from which on the cluster counts its versions. With one that no life before has reached, as milliseconds
+    since 1970, a decision that was made of their pictures is refused with `node-changed`.
+    """
+    reservations, refused = Reservations(Cluster(nodes, version), seconds), dict[str, Refused]()
     for pod, request, placement in pods:
         try:
             reservations.adopt(pod, request, placement)

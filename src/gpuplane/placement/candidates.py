@@ -96,7 +96,7 @@ def _kinds_of_nodes(cluster: Cluster, request: Request, rows: Integers) -> tuple
 
 def _placed(cluster: Cluster, request: Request, found: Sequence[tuple[int, Placement]]) -> Candidates:
     """The candidates that places on these rows are."""
-    shares = [[share for part in place.shares for share in part] for _, place in found]
+    shares = [place.all_shares for _, place in found]
     rows = np.array([row for row, _ in found], np.int64)
     gpus = np.array([[share.gpu for share in each] for each in shares], np.int64)
     gpus = gpus.reshape(len(found), sum(each.count for each in request.gpus))
@@ -127,7 +127,7 @@ def _is_linked(cluster: Cluster, row: int, request: Request, place: Placement) -
 
 def _instances_left(cluster: Cluster, row: int, place: Placement) -> int:
     """What the GPUs of all MIG devices have of these and of larger profiles."""
-    shares = [share for part in place.shares for share in part if share.profile]
+    shares = [share for share in place.all_shares if share.profile]
     return sum(
         int(cluster.instances_free[row, share.gpu, cluster.profiles_from(share.profile)].sum()) for share in shares
     )

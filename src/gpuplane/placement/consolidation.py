@@ -112,8 +112,8 @@ class _Planner:
         by_gpu = dict[str, dict[int, set[str]]]()
         for pod, each in self.placed.items():
             yield (pod,)
-            for gpu in _gpus(each.placement):
-                by_gpu.setdefault(each.placement.node, {}).setdefault(gpu, set()).add(pod)
+            for share in each.placement.all_shares:
+                by_gpu.setdefault(each.placement.node, {}).setdefault(share.gpu, set()).add(pod)
         found = dict[frozenset[str], None]()
         for node, gpus in by_gpu.items():
             row, together = self.cluster.rows[node], set[str]()
@@ -154,7 +154,7 @@ class _Planner:
             self.cluster.give_back(self.placed[pod].request, self.placed[pod].placement)
         gained = float(self.usable.of(self.cluster, rows).sum() - before)
         found = list[tuple[str, Placement]]()
-        for pod in sorted(pods, key=lambda pod: -_milli(self.placed[pod].placement)):
+        for pod in sorted(pods, key=lambda pod: -self.placed[pod].placement.gpu_milli):
             if (place := self._place(self.placed[pod])) is None:
                 break
             found.append((pod, place[0]))
@@ -198,14 +198,6 @@ class _Fixed:
     def refresh(self, cluster: Cluster) -> Usable:
         """As it was at the beginning."""
         return self._pricing
-
-
-def _gpus(placement: Placement) -> list[int]:
-    return [share.gpu for part in placement.shares for share in part]
-
-
-def _milli(placement: Placement) -> int:
-    return sum(share.milli for part in placement.shares for share in part)
 
 
 def _has_profile(request: Request) -> bool:

@@ -125,7 +125,7 @@ def explain_gpus(
     holders = dict[int, dict[str, None]]()
     for pod in placed:
         if pod.placement is not None and pod.placement.node == node:
-            for share in (share for part in pod.placement.shares for share in part):
+            for share in pod.placement.all_shares:
                 holders.setdefault(share.gpu, {})[pod.name] = None
     empty, found = Cluster([described]), list[GpuReason]()
     codes = [_gpu_codes(cluster, empty, row, wanted) for wanted in request.kinds_of_gpus]

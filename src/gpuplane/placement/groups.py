@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from gpuplane.model.value import Value
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies.binpack import Binpack
-from gpuplane.placement.requests import WHOLE, Placement, Request
+from gpuplane.placement.requests import Placement, Request
 
 
 class GroupDecision(Value):
@@ -35,16 +35,10 @@ def choose_group(engine: Engine, requests: Sequence[Request]) -> GroupDecision:
 def _place(engine: Engine, requests: Sequence[Request]) -> dict[int, Placement]:
     """Place of the request → where it goes, of as many as have a place; the cluster is left as it was."""
     found = dict[int, Placement]()
-    for index in sorted(range(len(requests)), key=lambda index: (*_size(requests[index]), index)):
+    for index in sorted(range(len(requests)), key=lambda index: requests[index].size, reverse=True):
         if (placement := engine.choose(requests[index])) is not None:
             engine.cluster.take(requests[index], placement)
             found[index] = placement
     for index, placement in found.items():
         engine.cluster.give_back(requests[index], placement)
     return found
-
-
-def _size(request: Request) -> tuple[int, int, int]:
-    """To sort the largest first: by its GPUs, their memory, then its CPU."""
-    gpus = sum(each.count * (each.milli or each.memory_percent * 10 or WHOLE) for each in request.gpus)
-    return -gpus, -sum(each.count * each.memory_mib for each in request.gpus), -request.cpu_milli

@@ -33,7 +33,7 @@ class Pod(Value):
     @property
     def gpu_milli(self) -> int:
         """Milli-GPU that it has; 0 without a place."""
-        return sum(share.milli for part in (self.placement.shares if self.placement else ()) for share in part)
+        return self.placement.gpu_milli if self.placement is not None else 0
 
 
 def tell_placement(pod: Pod, node: Node) -> PodPlacement:

@@ -81,6 +81,12 @@ class Request(Value):
         """What its containers ask for, each once: a pod may ask for a thousand MIG devices alike."""
         return tuple(dict.fromkeys(self.gpus))
 
+    @property
+    def size(self) -> tuple[int, int, int]:
+        """To compare requests by: milli-GPU, MiB of GPUs, milli-CPU. A GPU of which no part is named counts whole."""
+        milli = sum(each.count * (each.milli or each.memory_percent * 10 or WHOLE) for each in self.gpus)
+        return milli, sum(each.count * each.memory_mib for each in self.gpus), self.cpu_milli
+
 
 class Share(Value):
     """What a pod gets of one GPU. `gpu`: its place on the node. `profile`: of the MIG device; "" for none. `units`: so
@@ -98,3 +104,13 @@ class Placement(Value):
 
     node: str
     shares: tuple[tuple[Share, ...], ...] = ()
+
+    @property
+    def all_shares(self) -> tuple[Share, ...]:
+        """Of all containers."""
+        return tuple(share for part in self.shares for share in part)
+
+    @property
+    def gpu_milli(self) -> int:
+        """Milli-GPU of all GPUs together."""
+        return sum(share.milli for share in self.all_shares)

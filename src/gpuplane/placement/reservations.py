@@ -210,7 +210,7 @@ def restored(
 def _is_given_out(reservation: Reservation, placement: Placement, node: Node) -> bool:
     """Whether its GPUs are still given out as they were promised: whole or as MIG devices; and to who is not bound yet,
     only while they are well."""
-    for share in (share for part in placement.shares for share in part):
+    for share in placement.all_shares:
         gpu = node.gpus[share.gpu]
         if bool(share.profile) != gpu.is_partitioned or (gpu.code and reservation.expires is not None):
             return False

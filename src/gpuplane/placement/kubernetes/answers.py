@@ -253,7 +253,7 @@ def _shown(cluster: Cluster, moves: Iterable[Move], assumed: Collection[str]) ->
 def _place(cluster: Cluster, placement: Placement) -> PlaceShown:
     node = cluster.nodes[cluster.rows[placement.node]]
     assert node is not None
-    gpus = dict.fromkeys(share.gpu for part in placement.shares for share in part)
+    gpus = dict.fromkeys(share.gpu for share in placement.all_shares)
     return PlaceShown(placement.node, tuple(node.gpus[gpu].id for gpu in gpus))
 
 

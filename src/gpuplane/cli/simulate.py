@@ -3,7 +3,6 @@
 The nodes and pods are those of a trace's files, or those of a cluster.
 """
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import click
 from gpuplane import files
 from gpuplane.cli.arguments import perhaps
 from gpuplane.cli.options import PATH, OneOf, misuse
+from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
 from gpuplane.cli.say import told
 from gpuplane.core.strict import InvalidInput
@@ -165,10 +165,8 @@ def command(
     if picture is not None:
         require("matplotlib", "--plot", EXTRA)
     for out in (as_csv, picture):
-        if out is not None and not (out.absolute().parent).is_dir():  # before minutes of work
-            raise click.ClickException(f"{out}: its directory is not there")
-        if out is not None and os.path.lexists(out) and (out.is_symlink() or not out.is_file()):
-            raise click.ClickException(f"{out} is no regular file, and would be replaced by one: name another")
+        if out is not None:
+            check_output(out)
 
     from gpuplane.placement.simulation.scenario import Queue, Scenario
 
@@ -222,15 +220,7 @@ def simulate(
         raise click.ClickException(str(error)) from None
     except WorkerEnded as error:
         raise click.ClickException(f"{error}: is there enough memory? --processes 1 takes less") from None
-    try:
-        if as_csv is not None:
-            files.replace(as_csv, simulated.csv_of(report), mode=0o644, sync=False)
-        if picture is not None:
-            from gpuplane.placement.simulation.plot import plot
-
-            files.replace(picture, plot(report, picture.suffix), mode=0o644, sync=False)
-    except OSError as error:
-        raise click.ClickException(told(error)) from None
+    problem = _write_files(report, as_csv, picture)
     if as_json:
         sys.stdout.buffer.write(format_json(report))
     elif sys.stdout.isatty():
@@ -238,6 +228,25 @@ def simulate(
     else:
         for line in simulated.lines(report):
             click.echo(line)
+    if problem is not None:
+        raise problem
+
+
+def _write_files(report: "Report", as_csv: Path | None, picture: Path | None) -> click.ClickException | None:
+    """What is wrong with one of them: minutes of work are not thrown away for that."""
+    from gpuplane.cli import simulated
+
+    problem = None
+    try:
+        if as_csv is not None:
+            write_output(as_csv, simulated.csv_of(report))
+        if picture is not None:
+            from gpuplane.placement.simulation.plot import plot
+
+            write_output(picture, plot(report, picture.suffix))
+    except click.ClickException as error:
+        problem = error
+    return problem
 
 
 def play(

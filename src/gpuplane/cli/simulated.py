@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuplane.cli.times import span
 from gpuplane.core.text import format_count
 from gpuplane.placement.simulation.report import PolicyFigures, Report
-from gpuplane.placement.simulation.results import Difference, Run, Spread
+from gpuplane.placement.simulation.results import Difference, MeanAndSd, Run
 
 COLUMNS = ("policy", "seed", "measure", "at", "value")
 END = "end"
@@ -55,7 +55,7 @@ def lines(report: Report) -> Iterator[str]:
             yield "\t".join(("gpus fewer", each.policy, *_three(each.gpus_fewer)))
 
 
-def _two(figure: Spread) -> tuple[str, str]:
+def _two(figure: MeanAndSd) -> tuple[str, str]:
     return f"{figure.mean:.2f}", f"{figure.sd:.2f}"
 
 
@@ -126,7 +126,7 @@ def _sentences(report: Report, first: str) -> Iterator[str]:
             )
 
 
-def _percent(figure: Spread) -> str:
+def _percent(figure: MeanAndSd) -> str:
     return f"{figure.mean:.2f} %"
 
 

@@ -73,7 +73,7 @@ with workers(Trace((), ()), 2) as them:
 def test_how_many_gpus_fewer() -> None:
     """Of ten nodes with one GPU each six suffice for six shares that fill them; for more than all there is no rest."""
     nodes, pods = [node(f"n{each}", 1) for each in range(10)], [pod(f"p{each}", 1000) for each in range(6)]
-    scenario = Scenario(arrivals=60)
+    scenario = Scenario(demand=60)
 
     assert replay(nodes, pods, "fgd", 1, scenario).allocated == 60
     assert gpus_fewer(nodes, pods, "fgd", 1, scenario, 6000) == 4

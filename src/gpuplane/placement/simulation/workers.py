@@ -19,7 +19,7 @@ import msgspec
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Node
 from gpuplane.placement.simulation.fewer import gpus_fewer
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.replay import replay
 from gpuplane.placement.simulation.results import Run
 from gpuplane.placement.simulation.scenario import Scenario
@@ -29,7 +29,7 @@ class Trace(Value):
     """What a policy is tried on: where nodes and pods come from does not matter."""
 
     nodes: tuple[Node, ...]
-    pods: tuple[Pod, ...]
+    pods: tuple[TracePod, ...]
 
 
 class Ask(Value):

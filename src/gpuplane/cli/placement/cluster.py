@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuplane import files
+from gpuplane.cli import options
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say, told
 from gpuplane.core.strict import InvalidInput
@@ -23,11 +24,9 @@ Command = Callable[..., Any]
 USUAL = Path(".kube/config")
 """Where kubectl looks, in the home directory."""
 
-kubeconfig = click.option(
-    "--kubeconfig",
-    type=PATH,
-    envvar="KUBECONFIG",
-    help="How to reach the API server. Default: ~/.kube/config, and in a pod what the pod may.",
+kubeconfig = options.kubeconfig(
+    "How to reach the API server. Default: the first file of KUBECONFIG that is there, or ~/.kube/config, or what the "
+    "pod may that it runs in."
 )
 saved = click.option(
     "--file",

@@ -32,6 +32,8 @@ SUFFIXES = (".png", ".svg")
 MOST_SEEDS = 1000
 LARGEST = 2**32
 EXTRA = "simulation"
+OF_HOLDERS = frozenset({"held-assumed", "over-held", "device-gone"})
+"""Notes on who has what now: nodes are played empty."""
 
 
 class Policies(click.ParamType[tuple[str, ...]]):
@@ -192,7 +194,7 @@ def read_trace(nodes: Path, pods: Path) -> "Trace":
 
 def read_cluster(kubeconfig: Path | None, saved: Path | None) -> "Trace":
     """Nodes and pods of a cluster. Raises ClickException."""
-    seen = read(kubeconfig, saved)
+    seen = read(kubeconfig, saved, unsaid=OF_HOLDERS)
     from gpuplane.placement.simulation.clusters import trace_of
 
     return trace_of(seen)

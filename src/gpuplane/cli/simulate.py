@@ -4,6 +4,7 @@ The nodes and pods are those of a trace's files, or those of a cluster.
 """
 
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,9 @@ from gpuplane.cli.arguments import perhaps
 from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
-from gpuplane.cli.say import told
+from gpuplane.cli.say import say, told
 from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import format_json
+from gpuplane.core.text import format_count, format_json, join_first_names
 from gpuplane.placement.configuration import POLICY_NAMES, UnknownPolicy, parse_policy
 
 if TYPE_CHECKING:
@@ -45,15 +46,17 @@ class Policies(click.ParamType[tuple[str, ...]]):
         """Them. Raises BadParameter."""
         if isinstance(value, tuple):
             return value
-        found = tuple(str(value).split(","))
-        for each in found:
+        found = dict[str, dict[str, float]]()  # text → the part of each policy; together 1
+        for each in str(value).split(","):
             try:
-                parse_policy(each)
+                weights = parse_policy(each)
             except UnknownPolicy as error:
                 self.fail(f"{error}.{perhaps(error.name, POLICY_NAMES)}", param, ctx)
-            if found.count(each) > 1:
-                self.fail(f"{each!r} is there twice", param, ctx)
-        return found
+            parts = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+            if same := next((text for text, others in found.items() if others == parts), None):
+                self.fail(f"{each!r} is there twice" + f": {same!r} is the same" * (same != each), param, ctx)
+            found[each] = parts
+        return tuple(found)
 
 
 class Seeds(click.ParamType[tuple[int, ...]]):
@@ -161,6 +164,8 @@ def command(
         raise misuse("--fewer needs two policies or more: the first is what you have")
     if queue != "none" and not departures:
         raise misuse(f"--queue {queue} needs --departures: a pod can only wait for one that departs")
+    if departures and not nodes:
+        raise misuse("--departures needs --nodes and --pods: a cluster does not say how long its pods stay")
     if picture is not None and picture.suffix not in SUFFIXES:
         raise misuse(f"--plot {picture} has to end in .png or .svg")
     require("numpy", "simulate", EXTRA)
@@ -195,9 +200,24 @@ def read_trace(nodes: Path, pods: Path) -> "Trace":
 def read_cluster(kubeconfig: Path | None, saved: Path | None) -> "Trace":
     """Nodes and pods of a cluster. Raises ClickException."""
     seen = read(kubeconfig, saved, unsaid=OF_HOLDERS)
-    from gpuplane.placement.simulation.clusters import trace_of
+    from gpuplane.placement.simulation.clusters import asks_for_mig, trace_of, without_impossible
 
-    return trace_of(seen)
+    trace = trace_of(seen)
+    played = without_impossible(trace)
+    there, fits = [each for node in trace.nodes for each in node.gpus], {each.name for each in played.pods}
+    if count := sum(each.is_partitioned for each in there):
+        say(f"{format_count(count, 'GPU')} with MIG left out: MIG devices are not simulated", err=True)
+    _say_left_out(
+        [each.name for each in (*seen.pods, *seen.waiting) if each.uid and asks_for_mig(each.request)],
+        "MIG devices are not simulated",
+    )
+    _say_left_out([each.name for each in trace.pods if each.name not in fits], "no node has room even when empty")
+    return played
+
+
+def _say_left_out(pods: list[str], why: str) -> None:
+    if pods:
+        say(f"{format_count(len(pods), 'pod')} left out ({join_first_names(pods, 3)}): {why}", err=True)
 
 
 def simulate(
@@ -221,7 +241,9 @@ def simulate(
     except Impossible as error:
         raise click.ClickException(str(error)) from None
     except WorkerEnded as error:
-        raise click.ClickException(f"{error}: is there enough memory? --processes 1 takes less") from None
+        is_killed = error.status == -signal.SIGKILL
+        advice = ". The kernel may have done so for want of memory: --processes 1 takes less" if is_killed else ""
+        raise click.ClickException(f"{error}{advice}") from None
     problem = _write_files(report, as_csv, picture)
     if as_json:
         sys.stdout.buffer.write(format_json(report))

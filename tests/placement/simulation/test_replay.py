@@ -152,7 +152,6 @@ def test_typical_requests_are_95_percent_of_the_pods() -> None:
 
 
 def test_differences_are_paired_by_seed() -> None:
-    """And acceptance is over all runs together."""
     one = Run("a", 1, 90.0, 5.0, (), {"1": 10}, {"1": 8}, {}, None, None)
     two = one.but(seed=2, allocated=94.0, placed={"1": 9})
     other = [one.but(policy="b", seed=2, allocated=95.0), one.but(policy="b", allocated=92.0)]
@@ -161,5 +160,17 @@ def test_differences_are_paired_by_seed() -> None:
     assert difference(other, [one, two]).margin == pytest.approx(12.706 * 0.5)  # sd √½ of two seeds
     assert difference(other, [one, two]).least == 1.0
     assert paired([1.0]) == Difference(1.0, None, 1.0)
-    assert acceptance_difference([one], [two.but(seed=1)])["1"].mean == -10.0
-    assert acceptance([one, two]) == {"1": 85.0}
+
+
+def test_acceptance_and_its_difference_agree() -> None:
+    """Both are means over the seeds, however many pods of a class a seed has; a seed without one does not count."""
+    few = Run("a", 1, 90.0, 5.0, (), {"8": 1, "1": 4}, {"1": 4}, {}, None, None)
+    many = few.but(seed=2, arrived={"8": 9}, placed={"8": 9})
+    better = [few.but(placed={"8": 1, "1": 2}), many]
+
+    assert acceptance([few, many]) == {"1": 100.0, "8": 50.0}
+    assert acceptance(better) == {"1": 50.0, "8": 100.0}
+    assert {kind: each.mean for kind, each in acceptance_difference(better, [few, many]).items()} == {
+        "1": -50.0,
+        "8": 50.0,
+    }

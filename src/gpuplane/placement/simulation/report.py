@@ -32,8 +32,8 @@ class PolicyFigures(Value):
     """Figures of one policy: `Run` says what each is, and in which unit; here they are over the seeds.
 
     The differences are to the first policy, in points, and None for that one. `gpus_fewer`: how many GPUs can be left
-    out so that as many are allocated as by the first policy on all; None where it was not asked, or where all are too
-    few with some seed.
+    out so that as many are allocated as by the first policy on all, over the seeds with which all are enough;
+    `fewer_found`: how many these are. None where it was not asked; `gpus_fewer` also where there are none.
     """
 
     policy: str
@@ -47,6 +47,7 @@ class PolicyFigures(Value):
     difference: Difference | None
     acceptance_difference: Mapping[str, Difference] | None
     gpus_fewer: Difference | None
+    fewer_found: int | None
 
 
 class Report(Value):
@@ -106,7 +107,8 @@ def _figures(runs: Sequence[Run], first: Sequence[Run], fewer: Sequence[float | 
         _known([each.gpu_hours_lost for each in runs]),
         None if own else difference(runs, first),
         None if own else acceptance_difference(runs, first),
-        paired(found) if found and len(found) == len(fewer) else None,
+        paired(found) if found else None,
+        len(found) if fewer else None,
     )
 
 

@@ -83,13 +83,12 @@ def difference(runs: Sequence[Run], reference: Sequence[Run]) -> Difference:
 
 
 def acceptance(runs: Sequence[Run]) -> dict[str, float]:
-    """Class → % of the pods that were placed, of all runs."""
-    arrived, placed = dict[str, int](), dict[str, int]()
+    """Class → % of its pods that were placed: the mean of the seeds that have some."""
+    found = dict[str, list[float]]()
     for run in runs:
         for each, count in run.arrived.items():
-            arrived[each] = arrived.get(each, 0) + count
-            placed[each] = placed.get(each, 0) + run.placed.get(each, 0)
-    return {each: 100 * placed[each] / arrived[each] for each in ordered(arrived)}
+            found.setdefault(each, []).append(100 * run.placed.get(each, 0) / count)
+    return {each: statistics.fmean(found[each]) for each in ordered(found)}
 
 
 def acceptance_difference(runs: Sequence[Run], reference: Sequence[Run]) -> dict[str, Difference]:

@@ -75,7 +75,7 @@ def arrivals(pods: Sequence[TracePod], capacity_milli: int, scenario: Scenario, 
 def _check(pods: Sequence[TracePod], capacity_milli: int, scenario: Scenario, whole: int, target: int) -> None:
     """Raises Impossible."""
     if not capacity_milli:
-        raise Impossible("no node has a GPU that can be given out")
+        raise Impossible("no node has a GPU that can be given out whole or in parts")
     if not whole:
         raise Impossible("no pod asks for a GPU")
     if (count := target * len(pods) // whole * (TURNOVER if scenario.departures else 1)) > MOST_PODS:

@@ -18,7 +18,7 @@ from gpuplane.placement.simulation.results import (
     acceptance,
     acceptance_difference,
     difference,
-    spread,
+    mean_and_sd,
 )
 from gpuplane.placement.simulation.scenario import Scenario
 from gpuplane.placement.simulation.workers import cores
@@ -45,7 +45,7 @@ async def default_trace() -> list[Row]:
     if rows := missing():
         return rows
     fgd, ours = play(DEFAULT, ARRIVALS)
-    theirs, found, more = spread(_allocated(fgd)), spread(_allocated(ours)), difference(ours, fgd)
+    theirs, found, more = mean_and_sd(_allocated(fgd)), mean_and_sd(_allocated(ours)), difference(ours, fgd)
     return [
         Row(
             f"FGD on the default trace: distance from the published {PUBLISHED} %",
@@ -115,7 +115,7 @@ def _history(seed: int) -> str:
 
 def _behind(what: str, fgd: Sequence[Run], ours: Sequence[Run]) -> Row:
     more = difference(ours, fgd)
-    theirs, found = spread(_allocated(fgd)), spread(_allocated(ours))
+    theirs, found = mean_and_sd(_allocated(fgd)), mean_and_sd(_allocated(ours))
     how = f"{theirs.mean:.2f} ± {theirs.sd:.2f} to {found.mean:.2f} ± {found.sd:.2f} %, {len(fgd)} seeds; {_how(more)}"
     return Row(what, -more.mean, 0, "points", how)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 
 from bench.row import Row
-from gpuplane.placement.simulation.pods import Pod, class_of
+from gpuplane.placement.simulation.pods import TracePod, class_of
 from gpuplane.placement.simulation.results import Run
 from gpuplane.placement.simulation.scenario import Scenario
 from gpuplane.placement.simulation.trace import read_nodes, read_pods
@@ -49,7 +49,7 @@ def read(trace: str) -> Trace:
     pods = read_pods((folder() / name).read_bytes(), name, nodes)
     if all(each.lifetime is not None for each in pods):
         return Trace(nodes, pods)
-    known, by_class, random = dict[str, float | None](), dict[str, list[Pod]](), Random(trace)
+    known, by_class, random = dict[str, float | None](), dict[str, list[TracePod]](), Random(trace)
     for each in read(DEFAULT).pods:
         known[each.name] = each.lifetime
         by_class.setdefault(class_of(each), []).append(each)

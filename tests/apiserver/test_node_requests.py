@@ -571,9 +571,9 @@ async def test_a_kubeconfig_that_cannot_be_used(server: ApiServer, tmp_path: Pat
         good, token = server.kubeconfig(), '"token":"anyone"'
         lost = '"client-certificate":"lost.pem","client-key":"lost.pem"'
         for text, reason in (
-            ("just words", "AttributeError"),
-            ("{clusters: [], contexts: []}", "No current context"),
-            (good.replace(token, '"token":7'), "Expected `str | null`, got `int`"),
+            ("just words", "cannot be used: it is not as a kubeconfig has to be: Expected `object`, got `str`"),
+            ("{clusters: [], contexts: []}", "it has no current-context"),
+            (good.replace(token, '"token":7'), "Expected `str | null`, got `int` - at `$.users[0].user.token`"),
             (good.replace(token, lost), "No such file"),
         ):
             path.write_text(text)

@@ -204,7 +204,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--nodes {here}/none.csv --pods {pods}", 1, "none.csv: No such file or directory"),
         Row("--nodes {nodes} --pods {closed}/secret.yaml --seeds 1", 1, "secret.yaml"),
         Row("--nodes {nodes} --pods {pods} --plot {here}/none/p.svg", 1, "p.svg: its directory is not there"),
-        Row("--nodes {nodes} --pods {pods} --csv {here}", 1, "is no regular file, and would be replaced by one"),
+        Row("--nodes {nodes} --pods {pods} --csv {here}", 1, "it is a directory, and must be a regular file"),
         Row("--nodes {nodes} --pods {pods} --plot {here}/p.jpg", 2, "has to end in .png or .svg"),
         Row("--nodes {nodes} --pods {pods} --policy waste-prise", 2, "Did you mean 'waste-price'?"),
         Row("--nodes {nodes} --pods {pods} --seeds 1-", 2, "is not a seed"),
@@ -267,7 +267,8 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "mig checkpoint": (
         Row("-f {fresh}/saved.json --machine dgx-a100", says="the partitions are saved"),
         Row("-f - --machine dgx-a100", verbatim=True, says="MigState"),
-        Row("-f {machine}/saved.json --machine dgx-a100", 1, "machine.yaml"),
+        Row("-f {machine}/saved.json --machine dgx-a100", 1, "machine.yaml/saved.json: its directory is not there"),
+        Row("-f {here} --machine dgx-a100", 1, "it is a directory, and must be a regular file"),
         Row("", 2, "--checkpoint-file"),
     ),
     "mig explain": (
@@ -286,6 +287,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "mig generate-config": (
         Row("--machine dgx-a100", says="all-balanced:", verbatim=True),
         Row("--machine dgx-a100 -f {fresh}/made.yaml", says="made.yaml: 10 configurations"),
+        Row("--machine dgx-a100 -f {here}/none/made.yaml", 1, "made.yaml: its directory is not there"),
         Row("--machine t4", 1, "no GPU of this machine can be partitioned"),
         Row("--machine dgx-a100 -o jsn", 2, "Did you mean 'json'?"),
     ),

@@ -10,19 +10,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.placement import cluster
 from gpuplane.cli.simulate import QUEUES, SUFFIXES, command
+from gpuplane.cli.simulated import _significant, draw
 from gpuplane.placement.configuration import POLICY_NAMES
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.simulation.plot import FORMATS, plot
 from gpuplane.placement.simulation.report import Report
 from gpuplane.placement.simulation.scenario import Queue
+from gpuplane.placement.simulation.workers import WorkerEnded
 from tests.cli.world import NODES, PODS
 from tests.golden import Golden
+from tests.placement.kubernetes.small import node, objects, pod
 
 
 @pytest.fixture
@@ -98,13 +102,12 @@ def test_csv_has_the_figures_of_the_runs(trace: tuple[object, ...], tmp_path: Pa
     assert found["fragmentation", "100"] == pytest.approx(run["points"][99]["fragmentation"], abs=1e-4)
 
 
+@pytest.mark.parametrize("queue", [(), ("--departures", "--queue", "fifo")])
 @pytest.mark.parametrize(("suffix", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
-def test_a_plot(trace: tuple[object, ...], tmp_path: Path, suffix: str, begins: bytes) -> None:
+def test_a_plot(trace: tuple[object, ...], tmp_path: Path, suffix: str, begins: bytes, queue: tuple[str, ...]) -> None:
     """The same report gives the same bytes."""
     out = tmp_path / f"plot{suffix}"
-    found = document(*trace, "--seeds", "1-2", "--policy", "fgd,binpack", "--plot", out)
-    import msgspec
-
+    found = document(*trace, "--seeds", "1-2", "--policy", "fgd,binpack", *queue, "--plot", out)
     again = plot(msgspec.convert(found, Report), suffix)
     assert out.read_bytes().startswith(begins)
     assert out.read_bytes() == again
@@ -192,3 +195,143 @@ def test_a_signal_ends_it_and_its_processes(tmp_path: Path, number: signal.Signa
         assert process.wait(60) == -number, said
     assert said == ""
     assert not [each for each in theirs if each.is_running()]
+
+
+@pytest.mark.parametrize(
+    ("policies", "says"),
+    [
+        ("fgd,fgd", "'fgd' is there twice"),
+        ("fgd,fgd:1", "'fgd:1' is there twice: 'fgd' is the same"),
+        ("fgd,spread,fgd:3", "'fgd:3' is there twice: 'fgd' is the same"),
+        ("fgd:1+spread:2,spread:1+fgd:0.5", "'spread:1+fgd:0.5' is there twice: 'fgd:1+spread:2' is the same"),
+    ],
+)
+def test_a_policy_is_there_once(trace: tuple[object, ...], policies: str, says: str) -> None:
+    """By any text that means it: weights count beside each other."""
+    shown = simulate(*trace, "--policy", policies)
+
+    assert shown.exit_code == 2
+    assert says in shown.stderr
+
+
+def test_seeds_with_which_a_policy_does_worse_are_counted(trace: tuple[object, ...]) -> None:
+    """The others have their mean."""
+    found = document(*trace, "--policy", "binpack,spread", "--seeds", "1-3", "--fewer")
+    first, second = found["policies"]
+    allocated = {(each["policy"], each["seed"]): each["allocated"] for each in found["runs"]}
+    enough = [seed for seed in (1, 2, 3) if allocated["spread", seed] >= allocated["binpack", seed]]
+
+    assert 0 < len(enough) < 3
+    assert second["fewer_found"] == len(enough)
+    assert second["gpus_fewer"]["least"] >= 0
+    assert (first["gpus_fewer"], first["fewer_found"]) == (None, None)
+    lines = simulate(*trace, "--policy", "binpack,spread", "--seeds", "1-3", "--fewer").stdout.splitlines()
+    assert f"fewer found\tspread\t{len(enough)}\t3" in lines
+
+
+def test_a_queue_shows_no_acceptance(trace: tuple[object, ...]) -> None:
+    """All get a place in the end."""
+    shown = simulate(*trace, "--seeds", "1", "--departures", "--queue", "backfill").stdout
+
+    assert "wait_s\t" in shown
+    assert "acceptance" not in shown
+    assert "refused" not in shown
+
+
+def test_a_queue_shows_who_could_never_have_room(trace: tuple[object, ...], tmp_path: Path) -> None:
+    path = tmp_path / "pods.csv"
+    path.write_text(path.read_text().replace("p4,1000,", "p4,999999,"))  # of class 2, whose others are p11, p18, p25
+    lines = simulate(*trace, "--seeds", "1", "--departures", "--queue", "fifo").stdout.splitlines()
+
+    [[kind, share]] = [line.split("\t")[2:] for line in lines if line.startswith("refused\t")]
+    assert kind == "2"
+    assert 0 < float(share) < 100
+
+
+def cluster_file(path: Path, *items: dict[str, Any]) -> Path:
+    path.write_text(json.dumps({"kind": "List", "items": items}))
+    return path
+
+
+def test_what_no_node_has_room_for_is_left_out(tmp_path: Path) -> None:
+    """Of a cluster: with how many, and why."""
+    shown = simulate("--file", cluster_file(tmp_path / "c.json", *objects()), "--seeds", 1)
+
+    assert shown.exit_code == 0
+    assert "1 pod left out (team/huge): no node has room even when empty" in shown.stderr
+    assert "\t8\t" not in shown.stdout
+
+
+def test_a_cluster_with_mig_alone(tmp_path: Path) -> None:
+    """Neither its GPUs nor its pods can be played, and both are said."""
+    amounts = {"cpu": "64", "memory": "512Gi", "nvidia.com/mig-1g.10gb": "7"}
+    described = node("n0")
+    described["metadata"]["labels"] = {
+        "nvidia.com/gpu.count": "1",
+        "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
+        "nvidia.com/mig.strategy": "mixed",
+        "nvidia.com/mig-1g.10gb.count": "7",
+        "nvidia.com/mig-1g.10gb.memory": "9728",
+    }
+    described["status"] = {"capacity": amounts, "allocatable": amounts}
+    asking = pod("mig", 0, "n0")
+    asking["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/mig-1g.10gb": "1"}}
+    shown = simulate("--file", cluster_file(tmp_path / "c.json", described, asking), "--seeds", 1)
+
+    assert shown.exit_code == 1
+    assert "1 GPU with MIG left out: MIG devices are not simulated" in shown.stderr
+    assert "1 pod left out (team/mig): MIG devices are not simulated" in shown.stderr
+    assert "Error: no node has a GPU that can be given out whole or in parts" in shown.stderr
+
+
+def test_a_cluster_does_not_say_how_long_pods_stay(tmp_path: Path) -> None:
+    """That is said before it is read."""
+    shown = simulate("--file", tmp_path / "none.json", "--departures")
+
+    assert shown.exit_code == 2
+    assert "a cluster does not say how long its pods stay" in shown.stderr
+
+
+@pytest.mark.parametrize(("status", "advises"), [(-signal.SIGKILL, True), (-signal.SIGSEGV, False), (1, False)])
+def test_memory_is_named_where_the_kernel_kills(
+    trace: tuple[object, ...], monkeypatch: pytest.MonkeyPatch, status: int, advises: bool
+) -> None:
+    """A process that raises has said why."""
+
+    def ended(*_: object) -> None:
+        raise WorkerEnded("a process ended", status)
+
+    monkeypatch.setattr("gpuplane.cli.simulate.play", ended)
+    shown = simulate(*trace)
+
+    assert shown.exit_code == 1
+    assert ("memory" in shown.stderr) == advises
+
+
+@pytest.mark.parametrize(
+    ("figure", "shown"),
+    [(0.0, "0"), (0.24, "0.24"), (0.0412, "0.0412"), (12.34, "12.3"), (99.99, "100"), (12345.6, "12346")],
+)
+def test_small_figures_have_digits(figure: float, shown: str) -> None:
+    assert _significant(figure) == shown
+
+
+@pytest.mark.parametrize("width", [40, 120])
+@pytest.mark.parametrize("queue", [(), ("--departures", "--queue", "fifo")])
+def test_tables_fit_a_terminal(
+    trace: tuple[object, ...],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    width: int,
+    queue: tuple[str, ...],
+) -> None:
+    """What has no room beside each other is below each other; no word is broken."""
+    policies = ("binpack", "spread", "waste-price:1+spread:0.1")
+    found = document(*trace, "--seeds", "1-3", "--policy", ",".join(policies), "--fewer", *queue)
+    monkeypatch.setenv("COLUMNS", f"{width}")
+    draw(msgspec.convert(found, Report))
+    shown = capsys.readouterr().out
+
+    assert max(map(len, shown.splitlines())) <= width
+    tables = [line.split() for line in shown.splitlines() if line.startswith("GPUs ")]
+    assert tables == ([["GPUs", each] for each in policies] if width == 40 else [["GPUs", *policies]])

@@ -1,8 +1,9 @@
 """A file is held against a type: all that is wrong is told at once, each with its line and what was perhaps meant."""
 
 from collections.abc import Iterator, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,6 +31,16 @@ class Whole(Value):
     best: Part | None = None
     either: str | tuple[str, ...] = ""
     labels: Mapping[str, str] = {}
+
+
+class Bounded(Value):
+    """Fields with bounds, which msgspec checks."""
+
+    count: Annotated[int, msgspec.Meta(ge=0, le=8)] = 0
+    weight: Annotated[float, msgspec.Meta(gt=0, le=10)] = 1.0
+    least: Annotated[float, msgspec.Meta(ge=1)] = 1.0
+    name: Annotated[str, msgspec.Meta(max_length=4)] = ""
+    names: Annotated[tuple[str, ...], msgspec.Meta(max_length=2)] = ()
 
 
 def errors(text: str, kind: type = Whole) -> list[str]:
@@ -175,3 +186,29 @@ def test_any_values_are_taken_or_refused(fields: dict[str, str]) -> None:
         assert error.errors
     else:
         assert set(fields) <= set(Whole.__struct_fields__), value
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("count: 9", "count: must be a whole number from 0 to 8, not the number 9"),
+        ("count: 1.5", "count: must be a whole number from 0 to 8, not the number 1.5"),
+        ("count: '1'", "count: must be a whole number from 0 to 8, not the text '1'; write it without quotes"),
+        ("count: {}", "count: must be a whole number from 0 to 8, not a mapping"),
+        ("weight: 0", "weight: must be a number above 0 and at most 10, not the number 0"),
+        ("weight: .nan", "weight: must be a number above 0 and at most 10, not the number nan"),
+        ("least: 0", "least: must be a number at least 1, not the number 0"),
+        ("name: 5", "name: must be text of at most 4 characters, not the number 5; put it in quotes"),
+        ("name: abcde", "name: must be text of at most 4 characters, not the text 'abcde'"),
+        ("names: 5", "names: must be a list of at most 2, not the number 5"),
+        ("names: [a, 5]", "names[1]: must be text, not the number 5; put it in quotes"),
+    ],
+)
+def test_a_bound_is_said(text: str, says: str) -> None:
+    assert errors(text, Bounded) == [f"f:1: {says}"]
+
+
+def test_what_is_within_its_bounds_is_read() -> None:
+    found = load_yaml_as(b"{count: 8.0, weight: 2, name: abcd, names: [a, b]}", Bounded, "f")
+
+    assert found == Bounded(8, 2.0, 1.0, "abcd", ("a", "b"))

@@ -109,7 +109,7 @@ def test_a_configuration_is_read() -> None:
         b"- {gpus: 2, milli: 500, cpuMilli: 4000, models: [A100], weight: 3}\n"
         b"- {memoryMiB: 2048}\n"
         b"- {gpus: 0, cpuMilli: 1000}\n"
-        b"- {profile: 1g.10gb}\n"
+        b"- {profile: 1g.10gb+me}\n"
         b"- {gpus: 8}\n",
         "p.yaml",
     )
@@ -119,7 +119,7 @@ def test_a_configuration_is_read() -> None:
         Request(4000, 0, (GpuRequest(2, 500, models=frozenset({"A100"})),)),
         Request(0, 0, (GpuRequest(memory_mib=2048),)),
         Request(1000),
-        Request(0, 0, (GpuRequest(profile="1g.10gb"),)),
+        Request(0, 0, (GpuRequest(profile="1g.10gb+me"),)),
         Request(0, 0, (GpuRequest(8, WHOLE),)),
     ]
     frequency = found.workload().classes()
@@ -142,10 +142,12 @@ def test_nothing_configured_expects_whole_gpus() -> None:
         ("expected:\n- {gpus: 0, milli: 5}", "p.yaml:2: expected[0] asks for no GPU"),
         ("expected:\n- {gpus: 0}", "p.yaml:2: expected[0] asks for nothing"),
         ("expected:\n- {profile: 1g, milli: 5}", "p.yaml:2: expected[0]: a MIG device has a profile"),
-        ("expected:\n- {gpus: 1, milli: 1001}", "p.yaml:2: expected[0].milli"),
-        ("expected:\n- {weight: 0}", "p.yaml:2: expected[0].weight"),
-        ("expected:\n- {weight: .nan}", "p.yaml:2: expected[0].weight"),
-        ("arrivals: -1", "p.yaml:1: arrivals"),
+        ("expected:\n- {gpus: 1, milli: 1001}", "p.yaml:2: expected[0].milli: must be a whole number from 0 to 1000"),
+        ("expected:\n- {weight: 0}", "p.yaml:2: expected[0].weight: must be a number above 0"),
+        ("expected:\n- {weight: .nan}", "p.yaml:2: expected[0].weight: must be a number above 0"),
+        ("arrivals: -1", "p.yaml:1: arrivals: must be a number from 0"),
+        ("expected:\n- gpus: 1\n  profile: 1g10gb", "p.yaml:3: expected[0].profile: '1g10gb' is not the name of a MIG"),
+        ("expected:\n- {profile: 1g.10gb+mee}", "p.yaml:2: expected[0].profile: '1g.10gb+mee': no MIG profile has"),
         ("- fgd", "p.yaml:1:"),
     ],
 )

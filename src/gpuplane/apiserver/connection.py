@@ -28,12 +28,12 @@ from typing import Any, Generic, Literal, TypeVar
 
 import httpx2
 import msgspec
-import yaml
 from lightkube import ConfigError, KubeConfig, SingleConfig
 from lightkube.config import client_adapter
 
 from gpuplane import files
 from gpuplane.apiserver.credentials import ExecPlugin
+from gpuplane.apiserver.kubeconfig import parse_kubeconfig
 from gpuplane.core.text import clip
 
 PAGE = 200  # objects of a list that one answer has
@@ -168,9 +168,7 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
     try:
         client = await asyncio.to_thread(_make_client, kubeconfig)
     except Exception as error:  # lightkube raises anything for a malformed file
-        raise ApiServerError(
-            f"{kubeconfig or SERVICE_ACCOUNT} cannot be used: {type(error).__name__}: {error}"
-        ) from error
+        raise _unusable(kubeconfig, error) from error
     async with client:
         yield client
 
@@ -203,12 +201,11 @@ def _load_config(kubeconfig: Path | None) -> SingleConfig:
     if kubeconfig is None:
         for name in ("token", "namespace", "ca.crt"):
             files.read(SERVICE_ACCOUNT / name, LARGEST_FILE)
-        get_object = KubeConfig.from_service_account(SERVICE_ACCOUNT)
+        config = KubeConfig.from_service_account(SERVICE_ACCOUNT).get()
+        assert config is not None  # no default is given to `get`
     else:
         path = kubeconfig.expanduser()
-        get_object = KubeConfig.from_dict(yaml.safe_load(files.read(path, LARGEST_FILE)), fname=path)
-    config = get_object.get()
-    assert config is not None  # no default is given to `get`
+        config = parse_kubeconfig(files.read(path, LARGEST_FILE), path)
     user = config.user
     named = (config.cluster.certificate_auth, *((user.client_cert, user.client_key, user.token_file) if user else ()))
     for name in filter(None, named):
@@ -216,12 +213,25 @@ def _load_config(kubeconfig: Path | None) -> SingleConfig:
     return config
 
 
+def _unusable(kubeconfig: Path | None, error: Exception) -> ApiServerError:
+    """What keeps a kubeconfig, or what a pod has instead, from being used."""
+    path = kubeconfig or SERVICE_ACCOUNT
+    if isinstance(error, ConfigError):
+        reason = str(error)
+    elif isinstance(error, OSError) and error.strerror:
+        name = "" if error.filename is None else os.fspath(error.filename)
+        reason = f"{name}: {error.strerror}" if name not in ("", os.fspath(path.expanduser())) else error.strerror
+    else:
+        reason = f"{type(error).__name__}: {error}"
+    return ApiServerError(f"{path} cannot be used: {reason}")
+
+
 def own_namespace(kubeconfig: Path | None) -> str:
     """The namespace that the agent is in: that of its pod, or of the context of the kubeconfig. Raises Away."""
     try:
         return _load_config(kubeconfig).namespace
     except Exception as error:  # lightkube raises anything for a malformed file
-        raise ApiServerError(f"{kubeconfig or SERVICE_ACCOUNT} cannot be used: {error}") from error
+        raise _unusable(kubeconfig, error) from error
 
 
 class _TokenFile(httpx2.Auth):

@@ -1,6 +1,7 @@
 """Kinds of values that several commands take, and options that several have."""
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,22 @@ def misuse(problem: str) -> click.UsageError:
 
 PATH = click.Path(path_type=Path, readable=False)
 """A path, which need not lead anywhere: who opens it says so, with status 1."""
+
+
+class Kubeconfig(click.Option):
+    """The option of a kubeconfig. KUBECONFIG may be a list of files, of which kubectl merges all: the first that is
+    there is read here."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        """The path that the variable means; None where it is not set."""
+        paths = [each for each in (super().resolve_envvar_value(ctx) or "").split(os.pathsep) if each]
+        there = (each for each in paths if os.path.lexists(Path(each).expanduser()))
+        return next(there, paths[0] if paths else None)
+
+
+def kubeconfig(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --kubeconfig, or the variable KUBECONFIG."""
+    return click.option("--kubeconfig", cls=Kubeconfig, type=PATH, envvar="KUBECONFIG", help=help)
 
 
 as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document.")

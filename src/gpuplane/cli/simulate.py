@@ -3,8 +3,8 @@
 The nodes and pods are those of a trace's files, or those of a cluster.
 """
 
-import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,10 +16,11 @@ import click
 from gpuplane import files
 from gpuplane.cli.arguments import perhaps
 from gpuplane.cli.options import PATH, OneOf, misuse
+from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
-from gpuplane.cli.say import told
+from gpuplane.cli.say import say, told
 from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import format_json
+from gpuplane.core.text import format_count, format_json, join_first_names
 from gpuplane.placement.configuration import POLICY_NAMES, UnknownPolicy, parse_policy
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ SUFFIXES = (".png", ".svg")
 MOST_SEEDS = 1000
 LARGEST = 2**32
 EXTRA = "simulation"
+OF_HOLDERS = frozenset({"held-assumed", "over-held", "device-gone"})
+"""Notes on who has what now: nodes are played empty."""
 
 
 class Policies(click.ParamType[tuple[str, ...]]):
@@ -43,15 +46,17 @@ class Policies(click.ParamType[tuple[str, ...]]):
         """Them. Raises BadParameter."""
         if isinstance(value, tuple):
             return value
-        found = tuple(str(value).split(","))
-        for each in found:
+        found = dict[str, dict[str, float]]()  # text → the part of each policy; together 1
+        for each in str(value).split(","):
             try:
-                parse_policy(each)
+                weights = parse_policy(each)
             except UnknownPolicy as error:
                 self.fail(f"{error}.{perhaps(error.name, POLICY_NAMES)}", param, ctx)
-            if found.count(each) > 1:
-                self.fail(f"{each!r} is there twice", param, ctx)
-        return found
+            parts = {name: weight / sum(weights.values()) for name, weight in weights.items()}
+            if same := next((text for text, others in found.items() if others == parts), None):
+                self.fail(f"{each!r} is there twice" + f": {same!r} is the same" * (same != each), param, ctx)
+            found[each] = parts
+        return tuple(found)
 
 
 class Seeds(click.ParamType[tuple[int, ...]]):
@@ -159,16 +164,16 @@ def command(
         raise misuse("--fewer needs two policies or more: the first is what you have")
     if queue != "none" and not departures:
         raise misuse(f"--queue {queue} needs --departures: a pod can only wait for one that departs")
+    if departures and not nodes:
+        raise misuse("--departures needs --nodes and --pods: a cluster does not say how long its pods stay")
     if picture is not None and picture.suffix not in SUFFIXES:
         raise misuse(f"--plot {picture} has to end in .png or .svg")
     require("numpy", "simulate", EXTRA)
     if picture is not None:
         require("matplotlib", "--plot", EXTRA)
     for out in (as_csv, picture):
-        if out is not None and not (out.absolute().parent).is_dir():  # before minutes of work
-            raise click.ClickException(f"{out}: its directory is not there")
-        if out is not None and os.path.lexists(out) and (out.is_symlink() or not out.is_file()):
-            raise click.ClickException(f"{out} is no regular file, and would be replaced by one: name another")
+        if out is not None:
+            check_output(out)
 
     from gpuplane.placement.simulation.scenario import Queue, Scenario
 
@@ -194,10 +199,25 @@ def read_trace(nodes: Path, pods: Path) -> "Trace":
 
 def read_cluster(kubeconfig: Path | None, saved: Path | None) -> "Trace":
     """Nodes and pods of a cluster. Raises ClickException."""
-    seen = read(kubeconfig, saved)
-    from gpuplane.placement.simulation.clusters import trace_of
+    seen = read(kubeconfig, saved, unsaid=OF_HOLDERS)
+    from gpuplane.placement.simulation.clusters import asks_for_mig, trace_of, without_impossible
 
-    return trace_of(seen)
+    trace = trace_of(seen)
+    played = without_impossible(trace)
+    there, fits = [each for node in trace.nodes for each in node.gpus], {each.name for each in played.pods}
+    if count := sum(each.is_partitioned for each in there):
+        say(f"{format_count(count, 'GPU')} with MIG left out: MIG devices are not simulated", err=True)
+    _say_left_out(
+        [each.name for each in (*seen.pods, *seen.waiting) if each.uid and asks_for_mig(each.request)],
+        "MIG devices are not simulated",
+    )
+    _say_left_out([each.name for each in trace.pods if each.name not in fits], "no node has room even when empty")
+    return played
+
+
+def _say_left_out(pods: list[str], why: str) -> None:
+    if pods:
+        say(f"{format_count(len(pods), 'pod')} left out ({join_first_names(pods, 3)}): {why}", err=True)
 
 
 def simulate(
@@ -221,16 +241,10 @@ def simulate(
     except Impossible as error:
         raise click.ClickException(str(error)) from None
     except WorkerEnded as error:
-        raise click.ClickException(f"{error}: is there enough memory? --processes 1 takes less") from None
-    try:
-        if as_csv is not None:
-            files.replace(as_csv, simulated.csv_of(report), mode=0o644, sync=False)
-        if picture is not None:
-            from gpuplane.placement.simulation.plot import plot
-
-            files.replace(picture, plot(report, picture.suffix), mode=0o644, sync=False)
-    except OSError as error:
-        raise click.ClickException(told(error)) from None
+        is_killed = error.status == -signal.SIGKILL
+        advice = ". The kernel may have done so for want of memory: --processes 1 takes less" if is_killed else ""
+        raise click.ClickException(f"{error}{advice}") from None
+    problem = _write_files(report, as_csv, picture)
     if as_json:
         sys.stdout.buffer.write(format_json(report))
     elif sys.stdout.isatty():
@@ -238,6 +252,25 @@ def simulate(
     else:
         for line in simulated.lines(report):
             click.echo(line)
+    if problem is not None:
+        raise problem
+
+
+def _write_files(report: "Report", as_csv: Path | None, picture: Path | None) -> click.ClickException | None:
+    """What is wrong with one of them: minutes of work are not thrown away for that."""
+    from gpuplane.cli import simulated
+
+    problem = None
+    try:
+        if as_csv is not None:
+            write_output(as_csv, simulated.csv_of(report))
+        if picture is not None:
+            from gpuplane.placement.simulation.plot import plot
+
+            write_output(picture, plot(report, picture.suffix))
+    except click.ClickException as error:
+        problem = error
+    return problem
 
 
 def play(

@@ -10,7 +10,7 @@ import difflib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -114,7 +114,7 @@ class _TypedReader:
     def read_value(self, node: DocumentNode, kind: Any, path: DocumentPath) -> Any:
         """Plain data for `kind`; INVALID where it has a problem, which is then in `problems`."""
         kind = _matching_union_member(kind, node.value)
-        origin, args = get_origin(kind), get_args(kind)
+        origin, args = get_origin(_without_bounds(kind)), get_args(_without_bounds(kind))
         if isinstance(node.value, dict):
             if _is_struct(kind):
                 return self.read_struct(node, kind, path)
@@ -182,6 +182,11 @@ def _matching_union_member(kind: Any, value: Any) -> Any:
     return fitting[0] if len(fitting) == 1 else kind
 
 
+def _without_bounds(kind: Any) -> Any:
+    """The type of `Annotated[type, msgspec.Meta(…)]`."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
 def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
@@ -202,7 +207,7 @@ def _without_lines(node: DocumentNode) -> Any:
 
 def _to_integer_if_exact(value: Any, kind: Any) -> Any:
     """4.0 is 4 where the type is a whole number, as for Kubernetes' tools (sigs.k8s.io/yaml)."""
-    arms = get_args(kind) or (kind,)
+    arms = get_args(_without_bounds(kind)) or (_without_bounds(kind),)
     if (
         isinstance(value, float)
         and value.is_integer()
@@ -223,6 +228,8 @@ TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", floa
 def _describe_type(kind: Any) -> str:
     """A type in words."""
     origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _describe_type(args[0]) + "".join(_describe_bounds(each, is_text=args[0] is str) for each in args[1:])
     if origin in (Union, types.UnionType):
         return " or ".join(_describe_type(arm) for arm in args if arm is not type(None))
     if origin is Literal:
@@ -230,6 +237,22 @@ def _describe_type(kind: Any) -> str:
     if origin in (tuple, list):
         return "a list"
     return TYPE_NAMES.get(kind, "a mapping")
+
+
+def _describe_bounds(bounds: msgspec.Meta, *, is_text: bool) -> str:
+    """The words behind a type: " from 0 to 10", " above 0 and at most 10", " of at most 96 characters"."""
+    if bounds.ge is not None and bounds.le is not None:
+        return f" from {bounds.ge} to {bounds.le}"
+    found = [
+        f"{words} {bound}"
+        for words, bound in (
+            ("above", bounds.gt), ("at least", bounds.ge), ("below", bounds.lt), ("at most", bounds.le),
+        )
+        if bound is not None
+    ]  # fmt: skip
+    if bounds.max_length is not None:
+        found.append(f"of at most {bounds.max_length}" + " characters" * is_text)
+    return f" {' and '.join(found)}" if found else ""
 
 
 def _describe_value(value: Any) -> str:
@@ -245,12 +268,13 @@ def _describe_value(value: Any) -> str:
 
 def _suggest_value(value: Any, kind: Any) -> str:
     """What a scalar of the wrong type probably means, as the end of an error message."""
-    arms = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    members = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    arms = [*map(_without_bounds, members)]
     if isinstance(value, str):
         choices = [str(choice) for arm in arms if get_origin(arm) is Literal for choice in get_args(arm)]
         if close := closest_match(value, choices):
             return f"; did you mean {close!r}?"
-        return "; write it without quotes" if _scalar_type(value) in arms else ""
+        return "; write it without quotes" if str not in arms and _scalar_type(value) in arms else ""
     only_text = str in arms and not {int, float, bool} & set(arms)
     return "; put it in quotes" if only_text and isinstance(value, int | float) else ""
 

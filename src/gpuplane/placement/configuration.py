@@ -15,6 +15,7 @@ from typing import Annotated
 
 import msgspec
 
+from gpuplane.core.partitions.names import parse_profile
 from gpuplane.core.strict import DocumentPath, load_yaml_as
 from gpuplane.model.value import Value
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
@@ -108,3 +109,8 @@ def _problems(config: PlacementConfig) -> Iterator[tuple[DocumentPath, str]]:
             yield path, f"expected[{index}] asks for nothing: give it gpus or cpuMilli"
         if each.profile and (each.milli or each.memory_mib):
             yield path, f"expected[{index}]: a MIG device has a profile, and neither milli nor memoryMiB"
+        if each.profile:
+            try:
+                parse_profile(each.profile)
+            except ValueError as error:
+                yield (*path, "profile"), f"expected[{index}].profile: {error}"

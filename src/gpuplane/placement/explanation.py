@@ -45,7 +45,7 @@ is not. As it is: `model`, `id`, `resource`, `sick`, `partitioned`, `profile` (i
 As it is now: `in-use`, too much of it."""
 
 
-class GpuReason(Value):
+class GpuReason(Value, omit_defaults=False):
     """Why a pod gets a GPU of a node, or does not. `gpu`: its place there. `free`: milli-GPU, and `left` after this
     pod; None where it is given out as MIG devices. `pods`: "namespace/name" of those that have some of it."""
 
@@ -57,7 +57,7 @@ class GpuReason(Value):
     pods: tuple[str, ...] = ()
 
 
-class NodeReason(Value):
+class NodeReason(Value, omit_defaults=False):
     """Why a node was chosen, or was not. `score`: by the policy, where the pod fits; the more, the better."""
 
     node: str

@@ -4,7 +4,7 @@ from random import Random
 
 from gpuplane.placement.cluster import Gpu, Node
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.pods import TracePod
 
 SHARES = ((810, 1), (470, 1), (320, 1), (WHOLE, 1), (WHOLE, 2), (WHOLE, 4), (0, 0))
 
@@ -13,9 +13,9 @@ def node(name: str, gpus: int, model: str = "A", cpu: int = 64_000) -> Node:
     return Node(name, cpu, 256_000, tuple(Gpu(f"{name}/{index}", model) for index in range(gpus)))
 
 
-def pod(name: str, milli: int, count: int = 1, lifetime: float | None = None, cpu: int = 1000) -> Pod:
+def pod(name: str, milli: int, count: int = 1, lifetime: float | None = None, cpu: int = 1000) -> TracePod:
     gpus = (GpuRequest(count=count, milli=milli),) if milli else ()
-    return Pod(name, Request(cpu, 1000, gpus), milli * count, lifetime)
+    return TracePod(name, Request(cpu, 1000, gpus), milli * count, lifetime)
 
 
 def some_nodes(seed: int, count: int = 6) -> list[Node]:
@@ -23,7 +23,7 @@ def some_nodes(seed: int, count: int = 6) -> list[Node]:
     return [node(f"n{each}", random.choice([0, 1, 2, 4, 8]) if each else 4) for each in range(count)]
 
 
-def some_pods(seed: int, count: int = 40) -> list[Pod]:
+def some_pods(seed: int, count: int = 40) -> list[TracePod]:
     """The first asks for a share, and for a time."""
     random = Random(seed)
     return [

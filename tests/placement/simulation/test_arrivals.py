@@ -16,12 +16,12 @@ SEEDS = st.integers(0, 1000)
 def test_all_pods_then_clones_until_demand_is_reached(seed: int, percent: int) -> None:
     """By the last pod, and not before; whatever the order of the file."""
     pods, capacity = some_pods(seed), 20_000
-    found = arrivals(pods, capacity, Scenario(arrivals=percent), seed)
+    found = arrivals(pods, capacity, Scenario(demand=percent), seed)
     names, target = [each.name for each in found.pods], capacity * percent // 100
 
     assert found.demand_milli[-1] >= target > found.demand_milli[-1] - found.pods[-1].demand_milli
     assert max(Counter(names[: len(pods)]).values()) == 1
-    assert arrivals(pods[::-1], capacity, Scenario(arrivals=percent), seed) == found
+    assert arrivals(pods[::-1], capacity, Scenario(demand=percent), seed) == found
 
 
 def test_seeds_give_other_orders() -> None:

@@ -11,8 +11,8 @@ from gpuplane.placement.cluster import Cluster, Node
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
-from gpuplane.placement.simulation.fragmentation import Fragmentation, typical
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.fragmentation import FragmentationMeasure, typical
+from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.replay import Replay, capacity_milli, replay
 from gpuplane.placement.simulation.results import Difference, Run, acceptance, acceptance_difference, difference, paired
 from gpuplane.placement.simulation.scenario import Arrivals, Queue, Scenario, arrivals
@@ -34,7 +34,7 @@ def test_a_seed_decides_all(policy: str) -> None:
 def test_points_lie_at_each_percent_of_demand(seed: int, policy: str) -> None:
     """Nothing ends: what is allocated never falls, is never more than demand and one pod, and never more than all."""
     nodes, pods = some_nodes(seed), some_pods(seed)
-    run = replay(nodes, pods, policy, seed, Scenario(arrivals=120))
+    run = replay(nodes, pods, policy, seed, Scenario(demand=120))
     allocated = [each.allocated for each in run.points]
 
     assert [each.demand for each in run.points] == [*range(1, len(run.points) + 1)]
@@ -62,7 +62,7 @@ def test_all_departs_and_whoever_waits_is_placed(seed: int, queue: Queue, policy
     assert queue == "none" or sum(run.placed.values()) == possible
 
 
-def play(nodes: list[Node], pods: list[Pod], scenario: Scenario) -> Run:
+def play(nodes: list[Node], pods: list[TracePod], scenario: Scenario) -> Run:
     """In the order given, one a second."""
     return Replay(nodes, pods, "binpack", 1, Arrivals(pods, 1.0, [0] * len(pods)), scenario).run()
 
@@ -117,7 +117,7 @@ def test_fragmentation_is_the_papers(seed: int) -> None:
     """After each of some pods that come and go."""
     nodes, pods, random = some_nodes(seed), some_pods(seed), Random(seed)
     cluster, requests = Cluster(nodes), typical(pods)
-    engine, measure, there = Engine(cluster, POLICIES["spread"]()), Fragmentation(cluster, requests), []
+    engine, measure, there = Engine(cluster, POLICIES["spread"]()), FragmentationMeasure(cluster, requests), []
     for each in pods:
         if (placement := engine.choose(each.request)) is not None:
             cluster.take(each.request, placement)
@@ -131,7 +131,7 @@ def test_containers_of_one_pod() -> None:
     """A GPU is of use that one of them fits into, where each of them has room."""
     cluster = Cluster([node("n", 2)])
     both = Request(0, 0, (GpuRequest(milli=800), GpuRequest(milli=300)))
-    measure = Fragmentation(cluster, {both: 1.0})
+    measure = FragmentationMeasure(cluster, {both: 1.0})
     left = list[float]()
     for milli in (600, 400):  # the second leaves nothing of that GPU
         cluster.take(Request(), Placement("n", ((Share(0, milli),),)))
@@ -152,7 +152,6 @@ def test_typical_requests_are_95_percent_of_the_pods() -> None:
 
 
 def test_differences_are_paired_by_seed() -> None:
-    """And acceptance is over all runs together."""
     one = Run("a", 1, 90.0, 5.0, (), {"1": 10}, {"1": 8}, {}, None, None)
     two = one.but(seed=2, allocated=94.0, placed={"1": 9})
     other = [one.but(policy="b", seed=2, allocated=95.0), one.but(policy="b", allocated=92.0)]
@@ -161,5 +160,17 @@ def test_differences_are_paired_by_seed() -> None:
     assert difference(other, [one, two]).margin == pytest.approx(12.706 * 0.5)  # sd √½ of two seeds
     assert difference(other, [one, two]).least == 1.0
     assert paired([1.0]) == Difference(1.0, None, 1.0)
-    assert acceptance_difference([one], [two.but(seed=1)])["1"].mean == -10.0
-    assert acceptance([one, two]) == {"1": 85.0}
+
+
+def test_acceptance_and_its_difference_agree() -> None:
+    """Both are means over the seeds, however many pods of a class a seed has; a seed without one does not count."""
+    few = Run("a", 1, 90.0, 5.0, (), {"8": 1, "1": 4}, {"1": 4}, {}, None, None)
+    many = few.but(seed=2, arrived={"8": 9}, placed={"8": 9})
+    better = [few.but(placed={"8": 1, "1": 2}), many]
+
+    assert acceptance([few, many]) == {"1": 100.0, "8": 50.0}
+    assert acceptance(better) == {"1": 50.0, "8": 100.0}
+    assert {kind: each.mean for kind, each in acceptance_difference(better, [few, many]).items()} == {
+        "1": -50.0,
+        "8": 50.0,
+    }

@@ -5,7 +5,7 @@ import pytest
 from gpuplane.core.strict import MAX_ERRORS, InvalidInput
 from gpuplane.placement.cluster import Gpu, Node
 from gpuplane.placement.requests import GpuRequest, Request
-from gpuplane.placement.simulation.pods import Pod, class_of, ordered
+from gpuplane.placement.simulation.pods import TracePod, class_of, ordered
 from gpuplane.placement.simulation.trace import read_nodes, read_pods
 
 NODES = b"""sn,cpu_milli,memory_mib,gpu,model
@@ -31,9 +31,9 @@ def test_nodes_and_pods_are_as_the_files_say() -> None:
     )
     whole = GpuRequest(count=1, milli=1000, models=frozenset(["P100", "T4"]))
     assert read_pods(PODS, "pods.csv", SEEN) == (
-        Pod("p0", Request(12000, 16384, (whole,)), 1000, 12537496.0),
-        Pod("p1", Request(6000, 12288, (GpuRequest(count=1, milli=460),)), 460),
-        Pod("p2", Request(6000, 12288), 0, 0.0),
+        TracePod("p0", Request(12000, 16384, (whole,)), 1000, 12537496.0),
+        TracePod("p1", Request(6000, 12288, (GpuRequest(count=1, milli=460),)), 460),
+        TracePod("p2", Request(6000, 12288), 0, 0.0),
     )
 
 
@@ -41,7 +41,7 @@ def test_columns_may_stand_in_any_order_and_some_may_be_missing() -> None:
     """With the mark that spreadsheets put before UTF-8, their line ends, and empty lines."""
     data = b"\xef\xbb\xbfgpu_milli, name,num_gpu,memory_mib,cpu_milli\r\n500,p0,1,2,1\r\n\r\n"
 
-    assert read_pods(data, "pods.csv", SEEN) == (Pod("p0", Request(1, 2, (GpuRequest(count=1, milli=500),)), 500),)
+    assert read_pods(data, "pods.csv", SEEN) == (TracePod("p0", Request(1, 2, (GpuRequest(count=1, milli=500),)), 500),)
 
 
 @pytest.mark.parametrize(
@@ -97,5 +97,5 @@ def test_errors_are_bounded() -> None:
 def test_classes_are_by_gpus() -> None:
     """From the smallest to the largest."""
     assert [class_of(each) for each in read_pods(PODS, "pods.csv", SEEN)] == ["1", "shared", "cpu"]
-    assert class_of(Pod("two", Request(0, 0, (GpuRequest(milli=300), GpuRequest(milli=500))), 800)) == "shared"
+    assert class_of(TracePod("two", Request(0, 0, (GpuRequest(milli=300), GpuRequest(milli=500))), 800)) == "shared"
     assert ordered(["10", "2", "shared", "2", "cpu"]) == ["cpu", "shared", "2", "10"]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -38,15 +39,43 @@ def test_the_number_of_processes_changes_no_figure(count: int, tmp_path: Path, m
     assert children() <= before
 
 
-def test_a_process_that_is_killed_is_said() -> None:
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_process_that_is_killed_is_said(number: signal.Signals) -> None:
     """Nothing waits for it."""
     before = children()
-    with pytest.raises(WorkerEnded), workers(TRACE, 2) as them:
+    said = f"ended by {number.name} before it was done"
+    with pytest.raises(WorkerEnded, match=said) as ended, workers(TRACE, 2) as them:
         for each in children() - before:
-            os.kill(each, signal.SIGKILL)
+            os.kill(each, number)
         them.answers(ASKS)
 
+    assert ended.value.status == -number
     assert children() <= before
+
+
+def test_a_process_that_raises_is_said_and_seen(capfd: pytest.CaptureFixture[str]) -> None:
+    """Its traceback is on standard error, and nobody waits for the others."""
+    before = children()
+    said = "that played none, seed 1, ended with exit status 1"
+    with pytest.raises(WorkerEnded, match=said) as ended, workers(TRACE, 2) as them:
+        them.answers([Ask("none", 1, Scenario()), *ASKS])
+
+    assert ended.value.status == 1
+    assert "UnknownPolicy: 'none' is no policy" in capfd.readouterr().err
+    assert children() <= before
+
+
+def test_half_an_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process ends in the middle of its line."""
+    code = "import sys; sys.stdin.readline(); sys.stdin.readline(); print('{', end='', flush=True)"
+
+    class Half(subprocess.Popen[bytes]):
+        def __init__(self, _: list[str], **more: Any) -> None:
+            super().__init__([sys.executable, "-c", code], **more)
+
+    monkeypatch.setattr(subprocess, "Popen", Half)
+    with pytest.raises(WorkerEnded, match="ended with exit status 0"), workers(TRACE, 2) as them:
+        them.answers(ASKS)
 
 
 def test_processes_end_when_we_are_killed() -> None:
@@ -73,7 +102,7 @@ with workers(Trace((), ()), 2) as them:
 def test_how_many_gpus_fewer() -> None:
     """Of ten nodes with one GPU each six suffice for six shares that fill them; for more than all there is no rest."""
     nodes, pods = [node(f"n{each}", 1) for each in range(10)], [pod(f"p{each}", 1000) for each in range(6)]
-    scenario = Scenario(arrivals=60)
+    scenario = Scenario(demand=60)
 
     assert replay(nodes, pods, "fgd", 1, scenario).allocated == 60
     assert gpus_fewer(nodes, pods, "fgd", 1, scenario, 6000) == 4

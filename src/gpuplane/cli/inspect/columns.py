@@ -16,7 +16,7 @@ GAP = "  "
 INDENT, ROOM = 5, 30
 """Cells that what is below a row is indented by at most, and that the last column is given before others give way."""
 
-LABELS = {"HELD BY": "held by "}
+LABELS = {"HELD BY": "held by ", "FROM": "from ", "TO": "to "}
 """What is said before a cell that is not in its column, where it would not be understood."""
 
 Cells = Mapping[str, str]

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import click
 
-from gpuplane import files
-from gpuplane.cli import ending
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.mig.options import checkpoint_file, machine
 from gpuplane.cli.mig.seen import seen_gpus
-from gpuplane.cli.say import say, told
+from gpuplane.cli.outputs import check_output, write_output
+from gpuplane.cli.say import say
 from gpuplane.core.partitions.checkpoint import format_checkpoint
 
 
@@ -20,17 +19,16 @@ from gpuplane.core.partitions.checkpoint import format_checkpoint
 @state_dir
 def command(checkpoint_file: Path, machine: str | None, state_dir: Path) -> None:
     """Save MIG mode and all instances of this node's GPUs, with their places, to a file."""
+    is_stdout = str(checkpoint_file) == "-"
+    if not is_stdout:
+        check_output(checkpoint_file)
     gpus = seen_gpus(machine, state_dir)
     try:
         content = format_checkpoint(gpus)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
-    if str(checkpoint_file) == "-":
+    if is_stdout:
         sys.stdout.buffer.write(content)
         return
-    try:
-        with ending.whole():
-            files.replace(checkpoint_file, content, mode=0o644)
-    except OSError as error:
-        raise click.ClickException(told(error)) from None
+    write_output(checkpoint_file, content)
     say(f"{checkpoint_file}: the partitions are saved")

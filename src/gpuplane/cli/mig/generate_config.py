@@ -4,13 +4,12 @@ from pathlib import Path
 
 import click
 
-from gpuplane import files
-from gpuplane.cli import ending
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.mig.options import machine, output_format
 from gpuplane.cli.mig.seen import seen_gpus
 from gpuplane.cli.options import PATH
-from gpuplane.cli.say import say, told
+from gpuplane.cli.outputs import check_output, write_output
+from gpuplane.cli.say import say
 from gpuplane.core.partitions.generated import generated_configs
 from gpuplane.core.partitions.migparted import Format, format_configs
 from gpuplane.core.text import format_count
@@ -30,6 +29,8 @@ from gpuplane.core.text import format_count
 @state_dir
 def command(output_file: Path | None, form: Format, machine: str | None, state_dir: Path) -> None:
     """Write the configurations all-disabled, all-enabled, all-balanced, and one for each profile at its most."""
+    if output_file is not None:
+        check_output(output_file)
     configs = generated_configs(seen_gpus(machine, state_dir))
     if not configs:
         raise click.ClickException("no GPU of this machine can be partitioned, or it is not known into what")
@@ -37,9 +38,5 @@ def command(output_file: Path | None, form: Format, machine: str | None, state_d
     if output_file is None:
         click.echo(text, nl=False)
         return
-    try:
-        with ending.whole():
-            files.replace(output_file, text.encode(), mode=0o644)
-    except OSError as error:
-        raise click.ClickException(told(error)) from None
+    write_output(output_file, text.encode())
     say(f"{output_file}: {format_count(len(configs), 'configuration')}")

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from gpuplane.cli import ending
+from gpuplane.cli import ending, options
 from gpuplane.cli.machine import NVML
 from gpuplane.cli.mig.follow import Followed, Layouts, Patience, reach, resolved
 from gpuplane.cli.mig.hooks import Hooks
@@ -38,9 +38,7 @@ wait = click.option(
     help="How long to wait for what holds devices that have to go: 90s, 10m. Default: not at all, or 5m with --evict.",
 )
 evict = click.option("--evict", is_flag=True, help="Evict the pods that hold devices that have to go.")
-kubeconfig = click.option(
-    "--kubeconfig", type=PATH, envvar="KUBECONFIG", help="With --evict: whose rights evict. Default: those of this pod."
-)
+kubeconfig = options.kubeconfig("With --evict: whose rights evict. Default: those of this pod.")
 
 
 class Where(Value):

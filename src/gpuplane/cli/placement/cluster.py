@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuplane import files
+from gpuplane.cli import options
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say, told
 from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import escape_unprintable
+from gpuplane.core.text import clip, escape_unprintable
 from gpuplane.placement import configuration
 
 if TYPE_CHECKING:
     from gpuplane.placement.kubernetes.cluster import SeenCluster
+    from gpuplane.placement.kubernetes.held import Note
 
 Command = Callable[..., Any]
 USUAL = Path(".kube/config")
 """Where kubectl looks, in the home directory."""
 
-kubeconfig = click.option(
-    "--kubeconfig",
-    type=PATH,
-    envvar="KUBECONFIG",
-    help="How to reach the API server. Default: ~/.kube/config, and in a pod what the pod may.",
+kubeconfig = options.kubeconfig(
+    "How to reach the API server. Default: the first file of KUBECONFIG that is there, or ~/.kube/config, or what the "
+    "pod may that it runs in."
 )
 saved = click.option(
     "--file",
@@ -41,8 +41,9 @@ config = click.option(
 )
 
 
-def read(kubeconfig: Path | None, saved: Path | None) -> "SeenCluster":
-    """The cluster; on standard error, what is not as it should be. Raises ClickException."""
+def read(kubeconfig: Path | None, saved: Path | None, unsaid: Container[str] = ()) -> "SeenCluster":
+    """The cluster; on standard error, what is not as it should be. `unsaid`: codes of notes that do not matter to who
+    reads it. Raises ClickException."""
     require("numpy", "placement")
     from gpuplane.placement.kubernetes.listing import MAX_BYTES, ClusterUnavailable, list_cluster, read_saved
 
@@ -56,9 +57,10 @@ def read(kubeconfig: Path | None, saved: Path | None) -> "SeenCluster":
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(told(error)) from None
-    _say_notes(found)
+    _say_notes(each for each in found.notes if each.code not in unsaid)
     if not found.nodes:
-        raise click.ClickException(f"{saved or 'the cluster'} has no nodes")
+        from_kubectl = ": write it with `kubectl get nodes,pods --all-namespaces -o json`"
+        raise click.ClickException(f"{saved} has no nodes{from_kubectl}" if saved else "the cluster has no nodes")
     return found
 
 
@@ -86,14 +88,14 @@ def write_rows(rows: Iterable[Iterable[str]]) -> None:
         click.echo("\t".join(escape_unprintable(cell) for cell in row))
 
 
-def draw_table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    """Rows for a person on a terminal; the last column gives way."""
+def draw_table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]], give_way: tuple[str, ...]) -> None:
+    """Rows for a person on a terminal. `give_way`: the columns whose cells go below their rows where it is narrow."""
     from rich.console import Console
 
     from gpuplane.cli.inspect.columns import table
 
     console = Console(highlight=False)
-    for line in table(heads, [dict(zip(heads, row, strict=True)) for row in rows], console.width, heads[:0], heads[-1]):
+    for line in table(heads, [dict(zip(heads, row, strict=True)) for row in rows], console.width, give_way):
         console.print(line, soft_wrap=True)
 
 
@@ -113,11 +115,13 @@ MEANINGS = {
 }
 
 
-def _say_notes(found: "SeenCluster") -> None:
-    """One line a kind of note, with the first of its subjects."""
-    by_code = dict[str, list[str]]()
-    for each in found.notes:
-        by_code.setdefault(each.code, []).append(each.subject)
-    for code, subjects in by_code.items():
-        more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
-        say(f"{subjects[0]}{more}: {MEANINGS.get(code, code)} ({code})", err=True)
+def _say_notes(notes: "Iterable[Note]") -> None:
+    """One line a kind of note, with the first of its subjects, and what is said of that."""
+    by_code: dict[str, list[Note]] = {}
+    for each in notes:
+        by_code.setdefault(each.code, []).append(each)
+    for code, alike in by_code.items():
+        first, more = alike[0], f" and {len(alike) - 1} more" if alike[1:] else ""
+        of_first = f"; {first.subject}" if more else ""
+        detail = f"{of_first}: {clip(first.detail)}" if first.detail else ""
+        say(f"{first.subject}{more}: {MEANINGS.get(code, code)} ({code}){detail}", err=True)

@@ -24,7 +24,7 @@ SAYS: Mapping[str, str] = {
     "no-gpus": "with too few GPUs",
     "model": "without GPUs of the model",
     "id": "without the GPUs that it names",
-    "resource": "that do not offer the resource",
+    "resource": "without GPUs of the resource",
     "sick": "with too few GPUs that can be given out",
     "partitioned": "with MIG devices only",
     "profile": "without MIG devices of the profile",
@@ -38,7 +38,7 @@ SAYS: Mapping[str, str] = {
 }
 SAYS_OF_GPU: Mapping[str, str] = {
     "chosen": "is the best",
-    "fits": "would do, too",
+    "fits": "has room",
     "model": "is not of the model",
     "id": "is not one that it names",
     "resource": "is not offered as the resource",
@@ -65,8 +65,8 @@ def command(
     """Show where pods go that wait for GPUs, why there, and what would have to end for those without a place.
 
     Pods are decided one after the other, the highest priority first. With NAMESPACE/POD only about that one; if it
-    runs, as if it came now. Nothing is bound and nothing ends. Without a terminal each line is a pod and a reason: pod,
-    code, how many nodes, and their names.
+    runs, as if it came now. Nothing is bound and nothing ends. Without a terminal each line is a pod and where it is
+    (now) or would go (place), with node and GPUs; or a reason: pod, code, how many nodes, and their names.
     """
     configured = read_config(config)
     seen = read(kubeconfig, saved)
@@ -79,7 +79,7 @@ def command(
     except PodUnknown:
         raise click.ClickException(f"pod {pod!r} is neither running nor waiting: write NAMESPACE/POD") from None
     if as_json:
-        sys.stdout.buffer.write(format_json({"pods": shown}))
+        sys.stdout.buffer.write(format_json({"pods": shown, "notes": seen.notes}))
         return
     if not shown:
         say("no pod waits", err=True)
@@ -92,6 +92,9 @@ def command(
 
 
 def _rows(shown: "PodShown", node: str) -> Iterator[tuple[str, ...]]:
+    for what, place in (("now", shown.now), ("place", shown.place)):
+        if place is not None:
+            yield shown.pod, what, place.node, ",".join(place.gpus)
     for code in shown.counts:
         yield shown.pod, code, str(shown.counts[code]), ",".join(_names(shown, code))
     for what, end in (("preemption", shown.preemption), ("ending", shown.ending)):
@@ -126,7 +129,8 @@ def _sentences(shown: "PodShown", node: str) -> Iterator[str]:
         for each in shown.gpus:
             free = "" if each.free is None else f", {each.free} milli-GPU free"
             pods = f"; {', '.join(each.pods)}" if each.pods else ""
-            yield f"    {each.id} {SAYS_OF_GPU[each.code]}{free}{pods}"
+            is_enough = each.code == "fits" and code in ("chosen", "worse")
+            yield f"    {each.id} {SAYS['worse'] if is_enough else SAYS_OF_GPU[each.code]}{free}{pods}"
     if shown.preemption is not None:
         yield f"  with its priority it would get {_ends(shown.preemption)}"
     elif shown.ending is not None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 HEADS = ("STEP", "POD", "FROM", "TO", "GAIN")
 MOST = 100_000
+NO_MOVE = "No move brings anything."
 
 
 class Moves(click.ParamType[str]):
@@ -77,9 +78,11 @@ def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Pat
     ]
     if not is_terminal():
         write_rows(rows)
+        if not rows:
+            say(NO_MOVE, err=True)
         return
     if rows:
-        draw_table(HEADS, rows)
+        draw_table(HEADS, rows, ("FROM", "TO"))
         click.echo()
     for line in _sentences(shown):
         say(line)
@@ -94,19 +97,21 @@ def _sentences(shown: "PlanShown") -> Iterator[str]:
         f"{format_count(shown.gpus, 'GPU')} of {format_count(shown.nodes, 'node')}; "
         f"{format_count(shown.pods, 'pod')} there, of which {shown.movable} can be moved."
     )
-    if not shown.moves:
-        yield "No move brings anything."
-        return
-    steps = len({each.step for each in shown.moves})
-    yield (
-        f"{format_count(len(shown.moves), 'move')} in {format_count(steps, 'step')}. GPUs that are free and usable to "
-        f"pods that are expected: {shown.usable_before:.1f} before, {shown.usable_after:.1f} after. GPUs that nobody "
-        f"has a part of: {shown.free_before} before, {shown.free_after} after."
-    )
-    if assumed := sum(each.is_assumed for each in shown.moves):
-        yield f"Of {format_count(assumed, 'pod')} nobody says which GPUs it has: its moves may bring less."
-    if shown.waiting:
+    count = len(shown.moves)
+    if count:
+        steps = len({each.step for each in shown.moves})
         yield (
-            f"Of {format_count(shown.waiting, 'pod')} that wait, {len(shown.fit_before)} would get a place before, "
-            f"{len(shown.fit_after)} after."
+            f"{format_count(count, 'move')} in {format_count(steps, 'step')}. "
+            f"GPUs that are free and usable to pods that are expected: {shown.usable_before:.1f} before, "
+            f"{shown.usable_after:.1f} after. "
+            f"GPUs that nobody has a part of: {shown.free_before} before, {shown.free_after} after."
         )
+    else:
+        yield NO_MOVE
+    if assumed := sum(each.is_assumed for each in shown.moves):
+        has, its = ("it has", "its move") if assumed == 1 else ("they have", "their moves")
+        yield f"Of {format_count(assumed, 'pod')} nobody says which GPUs {has}: {its} may bring less."
+    if shown.waiting:
+        waits = f"{format_count(shown.waiting, 'pod')} wait{'s' if shown.waiting == 1 else ''}"
+        after = f" before, {len(shown.fit_after)} after" if count else ""
+        yield f"{waits}; {len(shown.fit_before)} would get a place{after}."

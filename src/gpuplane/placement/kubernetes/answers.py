@@ -23,14 +23,14 @@ from gpuplane.placement.requests import WHOLE, Placement, Request
 from gpuplane.placement.workload import Workload
 
 
-class PlaceShown(Value):
+class PlaceShown(Value, omit_defaults=False):
     """GPUs of a node, by their ids."""
 
     node: str
     gpus: tuple[str, ...] = ()
 
 
-class MoveShown(Value):
+class MoveShown(Value, omit_defaults=False):
     """One pod "namespace/name", from where to where. `gain`: GPUs that its step makes usable, for each of its moves;
     moves of one `step` belong together. `is_assumed`: nobody says which GPUs it has."""
 
@@ -75,7 +75,7 @@ class EndShown(Value):
     waiting: tuple[str, ...] = ()
 
 
-class PodShown(Value):
+class PodShown(Value, omit_defaults=False):
     """The decision about a pod. `now`: where it is; None: it waits. `place`: where it would go; None: it fits nowhere.
     `gpus`: of that node, or of the one that was asked about. `counts`: of the nodes, by reason. `preemption`: what of
     lower priority would have to end, and `ending`: what of any priority."""

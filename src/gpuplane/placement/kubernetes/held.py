@@ -38,7 +38,7 @@ bound to a node that was not listed. `duplicate-name`: two nodes have one name."
 Shares = tuple[tuple[Share, ...], ...]
 
 
-class Note(Value):
+class Note(Value, omit_defaults=False):
     """What is not as it should be, of a node, or of a pod "namespace/name"."""
 
     code: NoteCode

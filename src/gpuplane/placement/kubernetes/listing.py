@@ -54,20 +54,25 @@ class _Item(msgspec.Struct):
 
 class _List(msgspec.Struct):
     items: list[msgspec.Raw]
+    kind: object = None
 
 
 def read_saved(data: bytes, file: str) -> SeenCluster:
-    """What `kubectl get nodes,pods --all-namespaces -o json` wrote. Raises InvalidInput."""
+    """What `kubectl get nodes,pods --all-namespaces -o json` wrote. Raises InvalidInput.
+
+    A NodeList or a PodList, as `kubectl get --raw` gives it, has items that do not say their kind.
+    """
     try:
-        items = msgspec.json.decode(data, type=_List).items
+        found = msgspec.json.decode(data, type=_List)
     except NOT_DECODED as error:
         raise InvalidInput(
             [f"{file}: it is not what `kubectl get nodes,pods --all-namespaces -o json` writes: {error}"]
         ) from None
     by_kind = dict[str, list[msgspec.Raw]]()
-    for each in items:
+    of_all = str(found.kind).removesuffix("List")
+    for each in found.items:
         try:
-            kind = msgspec.json.decode(each, type=_Item).kind
+            kind = msgspec.json.decode(each, type=_Item).kind or of_all
         except NOT_DECODED:
             kind = "Node"  # it cannot be read as one either, and is named
         by_kind.setdefault(kind, []).append(each)

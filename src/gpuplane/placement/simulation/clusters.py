@@ -1,20 +1,44 @@
 """A cluster that was read, to try policies on: its open nodes, empty, and its pods as those that arrive."""
 
 from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.engine import Engine
 from gpuplane.placement.kubernetes.cluster import SeenCluster
+from gpuplane.placement.policies import make_policy
 from gpuplane.placement.policies.fgd import usual_gpu
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.requests import Request
+from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.workers import Trace
 from gpuplane.placement.workload import request_class
 
 
 def trace_of(seen: SeenCluster) -> Trace:
-    """All pods, whether they run or wait. What asks for memory or for ids counts as so much of a usual GPU. Nobody
-    knows for how long a pod stays."""
+    """All pods, whether they run or wait, without those that ask for MIG devices: how much of a GPU one is, nobody
+    says. What asks for memory or for ids counts as so much of a usual GPU. Nobody knows for how long a pod stays."""
     nodes = tuple(each for each in seen.nodes if each.is_schedulable)
-    usual, pods = usual_gpu(Cluster(nodes)), list[Pod]()
-    for each in (*seen.pods, *seen.waiting):
-        if each.uid:
-            kind = request_class(each.request, *usual)
-            pods.append(Pod(each.name, each.request, kind.gpus * kind.milli))
+    usual = usual_gpu(Cluster(nodes))
+    pods = [
+        TracePod(each.name, each.request, _demand_milli(each.request, *usual))
+        for each in (*seen.pods, *seen.waiting)
+        if each.uid and not asks_for_mig(each.request)
+    ]
     return Trace(nodes, tuple(pods))
+
+
+def asks_for_mig(request: Request) -> bool:
+    """Whether a part of it is a MIG device."""
+    return any(each.profile for each in request.gpus)
+
+
+def _demand_milli(request: Request, memory_mib: int, unit_milli: int) -> int:
+    """Of all its parts together."""
+    parts = (request_class(Request(gpus=(each,)), memory_mib, unit_milli) for each in request.gpus)
+    return sum(each.gpus * each.milli for each in parts)
+
+
+def without_impossible(trace: Trace) -> Trace:
+    """Without the pods that no node has room for, even when all are empty: none of them is a policy's demand."""
+    empty, fits = Engine(Cluster(trace.nodes), make_policy("binpack")), dict[Request, bool]()
+    for each in trace.pods:
+        if each.request not in fits:
+            fits[each.request] = empty.choose(each.request) is not None
+    return trace.but(pods=tuple(each for each in trace.pods if fits[each.request]))

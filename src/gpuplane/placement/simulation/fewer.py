@@ -10,13 +10,13 @@ from random import Random
 
 from gpuplane.placement.cluster import Node
 from gpuplane.placement.requests import WHOLE
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.replay import Replay, capacity_milli
 from gpuplane.placement.simulation.scenario import Scenario, arrivals
 
 
 def gpus_fewer(
-    nodes: Sequence[Node], pods: Sequence[Pod], policy: str, seed: int, scenario: Scenario, needed_milli: float
+    nodes: Sequence[Node], pods: Sequence[TracePod], policy: str, seed: int, scenario: Scenario, needed_milli: float
 ) -> float | None:
     """GPUs that can be left out so that so much is allocated still; None where the whole cluster is too small."""
     whole = capacity_milli(nodes)

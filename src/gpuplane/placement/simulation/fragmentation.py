@@ -14,12 +14,12 @@ import numpy as np
 
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.requests import Request
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.pods import TracePod
 
 TYPICAL = 0.95
 
 
-def typical(pods: Iterable[Pod]) -> dict[Request, float]:
+def typical(pods: Iterable[TracePod]) -> dict[Request, float]:
     """The most frequent requests, by what a measure of GPUs looks at, and how frequent each is; together 1."""
     counts = Counter(Request(each.request.cpu_milli, 0, each.request.gpus) for each in pods)
     whole, chosen, found = counts.total(), 0, dict[Request, int]()
@@ -31,7 +31,7 @@ def typical(pods: Iterable[Pod]) -> dict[Request, float]:
     return {request: count / chosen for request, count in found.items()}
 
 
-class Fragmentation:
+class FragmentationMeasure:
     """The measure of one cluster; nodes that have not changed are not looked at again."""
 
     def __init__(self, cluster: Cluster, requests: dict[Request, float]) -> None:

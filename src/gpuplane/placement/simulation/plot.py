@@ -1,5 +1,5 @@
-"""What is allocated, and what is a fragment, while demand grows, and which pods are placed: of each policy its mean,
-and all its seeds.
+"""What is allocated, and what is a fragment, while demand grows, and which pods are placed, or with a queue how long
+they wait: of each policy its mean, and all its seeds.
 
 Only this module imports matplotlib. It draws into memory, and needs no screen.
 """
@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 
 from gpuplane.placement.simulation.report import Report
-from gpuplane.placement.simulation.results import Point
+from gpuplane.placement.simulation.results import Point, Run
 
 FORMATS = (".png", ".svg")
 INCHES = (8.0, 9.0)
@@ -45,21 +45,30 @@ def plot(report: Report, suffix: str) -> bytes:
     upper.set_ylim(bottom=max(0.0, min(each.allocated for each in report.runs) - BELOW))
     upper.legend(loc="lower right")
     lower.set_xlabel("demand, % of the GPUs")
+    waits = report.queue != "none"
+    kinds = [*report.policies[0].acceptance]
     for index, each in enumerate(report.policies):
-        runs, shift = (
-            [run for run in report.runs if run.policy == each.policy],
-            0.1 * (index - len(report.policies) / 2),
-        )
-        for place, (kind, mean) in enumerate(each.acceptance.items()):
-            of_seeds = [100 * run.placed.get(kind, 0) / run.arrived[kind] for run in runs if run.arrived.get(kind)]
-            lowest, highest = min([mean, *of_seeds]), max([mean, *of_seeds])
-            error = [[mean - lowest], [highest - mean]]
+        shift = 0.1 * (index - len(report.policies) / 2)
+        runs = [run for run in report.runs if run.policy == each.policy]
+        for place, kind in enumerate(kinds):
+            of_seeds = [found for run in runs if (found := _of_class(run, kind, waits=waits)) is not None]
+            if not of_seeds:
+                continue
+            mean = sum(of_seeds) / len(of_seeds)
+            error = [[mean - min(of_seeds)], [max(of_seeds) - mean]]
             classes.errorbar(place + shift, mean, error, fmt="o", color=f"C{index}", elinewidth=2, alpha=0.8)
-    classes.set_xticks(range(len(report.policies[0].acceptance)), [*report.policies[0].acceptance])
-    classes.set_ylabel("pods placed, %")
+    classes.set_xticks(range(len(kinds)), kinds)
+    classes.set_ylabel("mean wait, hours" if waits else "pods placed, %")
     classes.set_xlabel("class: without GPUs, parts of GPUs, or so many GPUs")
     classes.grid(alpha=0.3, axis="y")
     out = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "gpuplane"}):
         figure.savefig(out, format=suffix[1:], dpi=DOTS, metadata={"Date": None} if suffix == ".svg" else None)
     return out.getvalue()
+
+
+def _of_class(run: Run, kind: str, *, waits: bool) -> float | None:
+    """How long pods of a class have waited, in hours, or how many of them were placed, in %; None where none came."""
+    if waits:
+        return run.wait_s[kind] / 3600 if kind in run.wait_s else None
+    return 100 * run.placed.get(kind, 0) / run.arrived[kind] if run.arrived.get(kind) else None

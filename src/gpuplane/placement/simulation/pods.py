@@ -8,9 +8,9 @@ from gpuplane.placement.requests import WHOLE, Request
 WITHOUT_GPU, SHARED = "cpu", "shared"
 
 
-class Pod(Value):
-    """A pod as it arrives. `demand_milli`: milli-GPU of all that it asks for. `lifetime`: seconds from its start to its
-    end; None where nobody knows."""
+class TracePod(Value):
+    """A pod of a trace, as it arrives. `demand_milli`: milli-GPU of all that it asks for. `lifetime`: seconds from its
+    start to its end; None where nobody knows."""
 
     name: str
     request: Request
@@ -18,7 +18,7 @@ class Pod(Value):
     lifetime: float | None = None
 
 
-def class_of(pod: Pod) -> str:
+def class_of(pod: TracePod) -> str:
     """`cpu` (no GPU), `shared` (parts of GPUs), or how many GPUs: `1`, `2`, `8`."""
     count = sum(each.count for each in pod.request.gpus)
     return WITHOUT_GPU if not count else SHARED if pod.demand_milli < WHOLE * count else str(count)

@@ -13,8 +13,8 @@ from gpuplane.placement.cluster import Cluster, Node
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies import make_policy
 from gpuplane.placement.requests import WHOLE, Placement, Request
-from gpuplane.placement.simulation.fragmentation import Fragmentation, typical
-from gpuplane.placement.simulation.pods import Pod, class_of, ordered
+from gpuplane.placement.simulation.fragmentation import FragmentationMeasure, typical
+from gpuplane.placement.simulation.pods import TracePod, class_of, ordered
 from gpuplane.placement.simulation.results import Point, Run
 from gpuplane.placement.simulation.scenario import Arrivals, Scenario, arrivals
 from gpuplane.placement.simulation.waiting import Waiting
@@ -29,7 +29,7 @@ def capacity_milli(nodes: Sequence[Node]) -> int:
     return sum(WHOLE for node in nodes for gpu in node.gpus if not gpu.code and not gpu.is_partitioned)
 
 
-def replay(nodes: Sequence[Node], pods: Sequence[Pod], policy: str, seed: int, scenario: Scenario) -> Run:
+def replay(nodes: Sequence[Node], pods: Sequence[TracePod], policy: str, seed: int, scenario: Scenario) -> Run:
     """Play a scenario. Raises Impossible, and UnknownPolicy."""
     return Replay(nodes, pods, policy, seed, arrivals(pods, capacity_milli(nodes), scenario, seed), scenario).run()
 
@@ -40,7 +40,7 @@ class Replay:
     def __init__(
         self,
         nodes: Sequence[Node],
-        pods: Sequence[Pod],
+        pods: Sequence[TracePod],
         policy: str,
         seed: int,
         coming: Arrivals,
@@ -54,9 +54,9 @@ class Replay:
         self._engine = Engine(self.cluster, make_policy(policy, usual), Random(f"ties {seed}"))  # noqa: S311
         self._empty = Engine(Cluster(nodes), make_policy("binpack"))
         self._is_possible: dict[Request, bool] = {}
-        self._fragmentation = Fragmentation(self.cluster, typical(pods))
+        self._fragmentation = FragmentationMeasure(self.cluster, typical(pods))
         self._waiting = Waiting(self.cluster, first_only=scenario.queue == "fifo")
-        self._running: list[tuple[float, int, Pod, Placement]] = []
+        self._running: list[tuple[float, int, TracePod, Placement]] = []
         self._now = 0.0
         self.allocated_milli = 0
         self._lost = 0.0  # milli-GPU seconds
@@ -123,14 +123,14 @@ class Replay:
             self._lost += min(free, self._waiting.demand_milli) * (time - self._now)
         self._now = time
 
-    def _arrive(self, index: int, pod: Pod) -> None:
+    def _arrive(self, index: int, pod: TracePod) -> None:
         if self._waiting.admits_nobody:
             if self._fits_when_empty(pod.request):
                 self._waiting.append(index, pod)
         elif not self._place(index, pod) and self._scenario.queue != "none" and self._fits_when_empty(pod.request):
             self._waiting.append(index, pod)
 
-    def _place(self, index: int, pod: Pod) -> bool:
+    def _place(self, index: int, pod: TracePod) -> bool:
         """Give a pod its place, if there is one."""
         placement = self._engine.choose(pod.request)
         if placement is None:

@@ -5,17 +5,17 @@ from collections.abc import Mapping, Sequence
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Node
 from gpuplane.placement.requests import WHOLE
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.replay import capacity_milli
 from gpuplane.placement.simulation.results import (
     Difference,
+    MeanAndSd,
     Run,
-    Spread,
     acceptance,
     acceptance_difference,
     difference,
+    mean_and_sd,
     paired,
-    spread,
 )
 from gpuplane.placement.simulation.scenario import Queue, Scenario
 
@@ -24,34 +24,36 @@ class DemandPoint(Value):
     """When demand first reached so much, over the seeds that reach it. All in % of the cluster's GPUs."""
 
     demand: int
-    allocated: Spread
-    fragmentation: Spread
+    allocated: MeanAndSd
+    fragmentation: MeanAndSd
 
 
 class PolicyFigures(Value):
     """Figures of one policy: `Run` says what each is, and in which unit; here they are over the seeds.
 
     The differences are to the first policy, in points, and None for that one. `gpus_fewer`: how many GPUs can be left
-    out so that as many are allocated as by the first policy on all; None where it was not asked, or where all are too
-    few with some seed.
+    out so that as many are allocated as by the first policy on all, over the seeds with which all are enough;
+    `fewer_found`: how many these are. None where it was not asked; `gpus_fewer` also where there are none.
     """
 
     policy: str
-    allocated: Spread
-    fragmentation: Spread
+    allocated: MeanAndSd
+    fragmentation: MeanAndSd
     acceptance: Mapping[str, float]
     points: tuple[DemandPoint, ...]
     wait_s: Mapping[str, float]
-    mean_wait_s: Spread | None
-    gpu_hours_lost: Spread | None
+    mean_wait_s: MeanAndSd | None
+    gpu_hours_lost: MeanAndSd | None
     difference: Difference | None
     acceptance_difference: Mapping[str, Difference] | None
     gpus_fewer: Difference | None
+    fewer_found: int | None
 
 
 class Report(Value):
-    """A simulation, and its `Scenario`. `gpus`, `nodes`, `pods`: of what it was made; `seeds`: all that were played;
-    `fewer_asked`: whether smaller clusters were tried; `runs`: each."""
+    """A simulation, and its `Scenario`; `arrivals` is its `demand`, by the name of the option. `gpus`, `nodes`, `pods`:
+    of what it was made; `seeds`: all that were played; `fewer_asked`: whether smaller clusters were tried; `runs`:
+    each."""
 
     arrivals: int
     departures: bool
@@ -70,7 +72,7 @@ Fewer = Mapping[str, Sequence[float | None]]
 
 
 def report(
-    nodes: Sequence[Node], pods: Sequence[Pod], scenario: Scenario, runs: Sequence[Run], fewer: Fewer | None = None
+    nodes: Sequence[Node], pods: Sequence[TracePod], scenario: Scenario, runs: Sequence[Run], fewer: Fewer | None = None
 ) -> Report:
     """Of runs with the same seeds for each policy; the first run's policy is what others are compared with."""
     by_policy = dict[str, list[Run]]()
@@ -78,7 +80,7 @@ def report(
         by_policy.setdefault(run.policy, []).append(run)
     first = by_policy[runs[0].policy]
     return Report(
-        scenario.arrivals,
+        scenario.demand,
         scenario.departures,
         scenario.queue,
         len(nodes),
@@ -96,8 +98,8 @@ def _figures(runs: Sequence[Run], first: Sequence[Run], fewer: Sequence[float | 
     found = [each for each in fewer if each is not None]
     return PolicyFigures(
         runs[0].policy,
-        spread([each.allocated for each in runs]),
-        spread([each.fragmentation for each in runs]),
+        mean_and_sd([each.allocated for each in runs]),
+        mean_and_sd([each.fragmentation for each in runs]),
         acceptance(runs),
         points(runs),
         _waits(runs),
@@ -105,14 +107,17 @@ def _figures(runs: Sequence[Run], first: Sequence[Run], fewer: Sequence[float | 
         _known([each.gpu_hours_lost for each in runs]),
         None if own else difference(runs, first),
         None if own else acceptance_difference(runs, first),
-        paired(found) if found and len(found) == len(fewer) else None,
+        paired(found) if found else None,
+        len(found) if fewer else None,
     )
 
 
 def points(runs: Sequence[Run]) -> tuple[DemandPoint, ...]:
     """The moments that all runs have."""
     return tuple(
-        DemandPoint(at[0].demand, spread([each.allocated for each in at]), spread([each.fragmentation for each in at]))
+        DemandPoint(
+            at[0].demand, mean_and_sd([each.allocated for each in at]), mean_and_sd([each.fragmentation for each in at])
+        )
         for at in zip(*(each.points for each in runs), strict=False)
     )
 
@@ -127,6 +132,6 @@ def _waits(runs: Sequence[Run]) -> dict[str, float]:
     return {each: sums[each] / count for each, count in counts.items()}
 
 
-def _known(values: Sequence[float | None]) -> Spread | None:
+def _known(values: Sequence[float | None]) -> MeanAndSd | None:
     found = [each for each in values if each is not None]
-    return spread(found) if found else None
+    return mean_and_sd(found) if found else None

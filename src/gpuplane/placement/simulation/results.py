@@ -37,7 +37,7 @@ class Run(Value):
     gpu_hours_lost: float | None
 
 
-class Spread(Value):
+class MeanAndSd(Value):
     """Of one figure over the seeds: its mean, and its standard deviation (0 of one seed)."""
 
     mean: float
@@ -53,9 +53,9 @@ class Difference(Value):
     least: float
 
 
-def spread(values: Sequence[float]) -> Spread:
+def mean_and_sd(values: Sequence[float]) -> MeanAndSd:
     """Raises StatisticsError where there are none."""
-    return Spread(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
+    return MeanAndSd(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0)
 
 
 # fmt: off
@@ -69,7 +69,7 @@ STUDENT = (
 
 def paired(values: Sequence[float]) -> Difference:
     """Of the differences of each seed. Raises StatisticsError where there are none."""
-    found, freedom = spread(values), len(values) - 1
+    found, freedom = mean_and_sd(values), len(values) - 1
     if not freedom:
         return Difference(found.mean, None, found.mean)
     student = STUDENT[freedom - 1] if freedom <= len(STUDENT) else 1.96 + 2.5 / freedom
@@ -83,13 +83,12 @@ def difference(runs: Sequence[Run], reference: Sequence[Run]) -> Difference:
 
 
 def acceptance(runs: Sequence[Run]) -> dict[str, float]:
-    """Class → % of the pods that were placed, of all runs."""
-    arrived, placed = dict[str, int](), dict[str, int]()
+    """Class → % of its pods that were placed: the mean of the seeds that have some."""
+    found = dict[str, list[float]]()
     for run in runs:
         for each, count in run.arrived.items():
-            arrived[each] = arrived.get(each, 0) + count
-            placed[each] = placed.get(each, 0) + run.placed.get(each, 0)
-    return {each: 100 * placed[each] / arrived[each] for each in ordered(arrived)}
+            found.setdefault(each, []).append(100 * run.placed.get(each, 0) / count)
+    return {each: statistics.fmean(found[each]) for each in ordered(found)}
 
 
 def acceptance_difference(runs: Sequence[Run], reference: Sequence[Run]) -> dict[str, Difference]:

@@ -15,7 +15,7 @@ from random import Random
 from typing import Literal
 
 from gpuplane.model.value import Value
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.pods import TracePod
 
 TURNOVER = 3
 """What arrives with departures, as a factor of what runs at the end of it."""
@@ -34,11 +34,11 @@ class Impossible(ValueError):
 class Scenario(Value):
     """How pods arrive, and for how long they stay.
 
-    `arrivals`: demand at the end, in % of the cluster's GPUs. `queue`: what becomes of a pod that fits nowhere: it is
-    refused (`none`), or waits and holds up all behind it (`fifo`) or nobody (`backfill`).
+    `demand`: what all together ask for at the end, in % of the cluster's GPUs. `queue`: what becomes of a pod that fits
+    nowhere: it is refused (`none`), or waits and holds up all behind it (`fifo`) or nobody (`backfill`).
     """
 
-    arrivals: int = 130
+    demand: int = 130
     departures: bool = False
     queue: Queue = "none"
 
@@ -47,21 +47,21 @@ class Arrivals(Value):
     """Pods in their order, and the seconds from each to the next (0 without departures). `demand_milli`: beside each
     pod, what all want that would be running with it, were none refused."""
 
-    pods: Sequence[Pod]
+    pods: Sequence[TracePod]
     interval: float
     demand_milli: Sequence[int]
 
 
-def arrivals(pods: Sequence[Pod], capacity_milli: int, scenario: Scenario, seed: int) -> Arrivals:
+def arrivals(pods: Sequence[TracePod], capacity_milli: int, scenario: Scenario, seed: int) -> Arrivals:
     """The sequence of one run. Raises Impossible."""
     random = Random(seed)  # noqa: S311
     own = sorted(pods, key=lambda each: each.name)
     random.shuffle(own)
-    target = capacity_milli * scenario.arrivals // 100
+    target = capacity_milli * scenario.demand // 100
     whole = sum(each.demand_milli for each in own)
     _check(own, capacity_milli, scenario, whole, target)
     if not scenario.departures:
-        demand, sequence = 0, list[Pod]()
+        demand, sequence = 0, list[TracePod]()
         while demand < target:
             sequence.append(own[len(sequence)] if len(sequence) < len(own) else random.choice(own))
             demand += sequence[-1].demand_milli
@@ -72,10 +72,10 @@ def arrivals(pods: Sequence[Pod], capacity_milli: int, scenario: Scenario, seed:
     return Arrivals(sequence, interval, _demands(sequence, interval))
 
 
-def _check(pods: Sequence[Pod], capacity_milli: int, scenario: Scenario, whole: int, target: int) -> None:
+def _check(pods: Sequence[TracePod], capacity_milli: int, scenario: Scenario, whole: int, target: int) -> None:
     """Raises Impossible."""
     if not capacity_milli:
-        raise Impossible("no node has a GPU that can be given out")
+        raise Impossible("no node has a GPU that can be given out whole or in parts")
     if not whole:
         raise Impossible("no pod asks for a GPU")
     if (count := target * len(pods) // whole * (TURNOVER if scenario.departures else 1)) > MOST_PODS:
@@ -91,7 +91,7 @@ def _check(pods: Sequence[Pod], capacity_milli: int, scenario: Scenario, whole: 
         raise Impossible("no pod has a GPU for any time")
 
 
-def _interval(sequence: Sequence[Pod], target: int) -> float:
+def _interval(sequence: Sequence[TracePod], target: int) -> float:
     """The seconds between two arrivals by which those that are left when the last has come want the target."""
     lives = [(len(sequence) - index, each.lifetime or 0.0, each.demand_milli) for index, each in enumerate(sequence)]
     low, high = 0.0, max(life for _, life, _ in lives)  # at `high` each has ended when the next comes
@@ -104,7 +104,7 @@ def _interval(sequence: Sequence[Pod], target: int) -> float:
     return high
 
 
-def _demands(sequence: Sequence[Pod], interval: float) -> list[int]:
+def _demands(sequence: Sequence[TracePod], interval: float) -> list[int]:
     """Beside each arrival, what those want that would be running, were none refused."""
     ends = sorted((index * interval + (each.lifetime or 0.0), each.demand_milli) for index, each in enumerate(sequence))
     found, demand, ended = list[int](), 0, 0

@@ -18,7 +18,7 @@ from gpuplane.core.strict import MAX_ERRORS, InvalidInput, closest_match
 from gpuplane.core.text import format_count
 from gpuplane.placement.cluster import Gpu, Node
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.pods import TracePod
 
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -31,7 +31,7 @@ MOST_GPUS = 256
 MOST = 10**12
 """Of every other number."""
 
-T = TypeVar("T", Node, Pod)
+T = TypeVar("T", Node, TracePod)
 
 
 def read_nodes(data: bytes, file: str) -> tuple[Node, ...]:
@@ -39,14 +39,14 @@ def read_nodes(data: bytes, file: str) -> tuple[Node, ...]:
     return _read(data, file, NODE_COLUMNS, (), _node)
 
 
-def read_pods(data: bytes, file: str, nodes: Sequence[Node]) -> tuple[Pod, ...]:
+def read_pods(data: bytes, file: str, nodes: Sequence[Node]) -> tuple[TracePod, ...]:
     """The pods of a CSV file, none of which wants what none of the nodes has. Raises InvalidInput."""
     most = dict[str, int]()  # model → GPUs of one node
     for node in nodes:
         for model, count in Counter(each.model for each in node.gpus).items():
             most[model] = max(count, most.get(model, 0))
 
-    def pod(row: Mapping[str, str]) -> Pod:
+    def pod(row: Mapping[str, str]) -> TracePod:
         found = _pod(row)
         for wanted in found.request.gpus:
             _check_nodes_have(wanted, most)
@@ -79,7 +79,7 @@ def _node(row: Mapping[str, str]) -> Node:
     return Node(_name(row, "sn"), _number(row, "cpu_milli"), _number(row, "memory_mib"), gpus)
 
 
-def _pod(row: Mapping[str, str]) -> Pod:
+def _pod(row: Mapping[str, str]) -> TracePod:
     count, milli = _number(row, "num_gpu", MOST_GPUS), _number(row, "gpu_milli", WHOLE)
     if bool(count) != bool(milli):
         raise _Wrong(
@@ -88,7 +88,7 @@ def _pod(row: Mapping[str, str]) -> Pod:
     models = frozenset(filter(None, (each.strip() for each in row.get("gpu_spec", "").split("|"))))
     gpus = (GpuRequest(count=count, milli=milli, models=models),) if count else ()
     request = Request(_number(row, "cpu_milli"), _number(row, "memory_mib"), gpus)
-    return Pod(_name(row, "name"), request, count * milli, _lifetime(row))
+    return TracePod(_name(row, "name"), request, count * milli, _lifetime(row))
 
 
 def _lifetime(row: Mapping[str, str]) -> float | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.requests import Request
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.pods import TracePod
 
 
 class Waiting:
@@ -21,7 +21,7 @@ class Waiting:
     def __init__(self, cluster: Cluster, *, first_only: bool) -> None:
         self.demand_milli = 0
         self._cluster, self._first_only = cluster, first_only
-        self._lines: dict[Request, deque[tuple[int, Pod]]] = {}
+        self._lines: dict[Request, deque[tuple[int, TracePod]]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._lines)
@@ -31,12 +31,12 @@ class Waiting:
         """Whether a pod that arrives has to wait, though it may fit."""
         return self._first_only and bool(self._lines)
 
-    def append(self, index: int, pod: Pod) -> None:
+    def append(self, index: int, pod: TracePod) -> None:
         """Have a pod wait; `index`: its place among all that arrive."""
         self._lines.setdefault(pod.request, deque()).append((index, pod))
         self.demand_milli += pod.demand_milli
 
-    def place(self, row: int, try_to_place: Callable[[int, Pod], bool]) -> None:
+    def place(self, row: int, try_to_place: Callable[[int, TracePod], bool]) -> None:
         """Place who fits, now that this node has more room; `try_to_place` does it, and says whether it could."""
         heads = [(line[0][0], request) for request, line in self._lines.items()]
         if self._first_only:
@@ -59,7 +59,7 @@ class Waiting:
                 following = min(self._lines, key=lambda each: self._lines[each][0][0])
                 order = [(self._lines[following][0][0], 0, following)]
 
-    def __iter__(self) -> Iterator[tuple[int, Pod]]:
+    def __iter__(self) -> Iterator[tuple[int, TracePod]]:
         for line in self._lines.values():
             yield from line
 

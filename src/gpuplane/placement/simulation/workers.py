@@ -6,6 +6,7 @@ a pure function, so the number of processes changes no figure.
 """
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,17 +20,20 @@ import msgspec
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Node
 from gpuplane.placement.simulation.fewer import gpus_fewer
-from gpuplane.placement.simulation.pods import Pod
+from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.replay import replay
 from gpuplane.placement.simulation.results import Run
 from gpuplane.placement.simulation.scenario import Scenario
+
+PATIENCE = 10.0
+"""Seconds that a process may take to end after its output."""
 
 
 class Trace(Value):
     """What a policy is tried on: where nodes and pods come from does not matter."""
 
     nodes: tuple[Node, ...]
-    pods: tuple[Pod, ...]
+    pods: tuple[TracePod, ...]
 
 
 class Ask(Value):
@@ -49,7 +53,12 @@ class Answer(Value):
 
 
 class WorkerEnded(Exception):
-    """A process ended before it had answered: killed, or out of memory. What it wrote is on standard error."""
+    """A process ended before it had answered. What it wrote is on standard error. `status`: its exit status; −N by the
+    signal N, as `subprocess` has it; None: it runs, but has closed its output."""
+
+    def __init__(self, text: str, status: int | None) -> None:
+        super().__init__(text)
+        self.status = status
 
 
 def cores() -> int:
@@ -110,9 +119,18 @@ class _Processes:
             line = b""
         finally:
             self._idle.put(process)
-        if not line:
-            raise WorkerEnded(f"a process that played {ask.policy}, seed {ask.seed}, ended before it was done")
+        if not line.endswith(b"\n"):
+            raise _ended(process, f"a process that played {ask.policy}, seed {ask.seed},")
         return msgspec.json.decode(line, type=Answer)
+
+
+def _ended(process: "subprocess.Popen[bytes]", who: str) -> WorkerEnded:
+    try:
+        status = process.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        return WorkerEnded(f"{who} stopped answering", None)
+    how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"
+    return WorkerEnded(f"{who} ended {how} before it was done", status)
 
 
 @contextmanager

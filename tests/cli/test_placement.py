@@ -104,6 +104,24 @@ def test_a_plan_says_who_waits_before_and_after(tmp_path: Path) -> None:
     assert "Of 1 pod nobody says which GPUs it has: its move may bring less." in shown
 
 
+def test_a_plan_says_how_many_moves_it_takes(tmp_path: Path) -> None:
+    """A pod of four waits for two pods that would have to move together."""
+    there = [node("n0"), node("n1"), *(pod(f"{name}{on}", 1, f"n{on}") for on in "01" for name in "ab"), pod("big", 4)]
+    path = write(tmp_path / "c.json", there)
+
+    said = ask("placement", "plan", "--moves", 1, "--file", path).stderr.splitlines()[-1]
+    assert said == "It takes 2 moves to bring anything: give --moves 2 or more."
+    assert json.loads(ask("placement", "plan", "--moves", 2, "--file", path, "--json").stdout)["least_moves"] == 0
+
+
+@pytest.mark.usefixtures("person")
+def test_who_would_have_to_end_and_only_waits_is_told(tmp_path: Path) -> None:
+    path = write(tmp_path / "c.json", [node("n0"), pod("x", 4, priority=3), pod("y", 4, priority=3)])
+
+    shown = ask("placement", "explain", "--file", path).stdout
+    assert "it would fit onto n0 when team/x (priority 3, which waits before it) ends" in shown
+
+
 @pytest.mark.usefixtures("person")
 def test_a_plan_is_readable_at_40_columns(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a pod comes from is below its row."""

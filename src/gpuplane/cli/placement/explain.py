@@ -140,7 +140,10 @@ def _sentences(shown: "PodShown", node: str) -> Iterator[str]:
 
 
 def _ends(end: "EndShown") -> str:
-    pods = [f"{name} (priority {priority})" for name, priority in end.pods.items()]
+    pods = [
+        f"{name} (priority {priority}{', which waits before it' if name in end.waiting else ''})"
+        for name, priority in end.pods.items()
+    ]
     more = f" and {len(pods) - NAMED} more" if len(pods) > NAMED else ""
     return f"onto {end.node} when {', '.join(pods[:NAMED])}{more} end{'' if len(pods) > 1 else 's'}"
 

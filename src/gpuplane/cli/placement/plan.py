@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 HEADS = ("STEP", "POD", "FROM", "TO", "GAIN")
 MOST = 100_000
-NO_MOVE = "No move brings anything."
 
 
 class Moves(click.ParamType[str]):
@@ -79,7 +78,7 @@ def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Pat
     if not is_terminal():
         write_rows(rows)
         if not rows:
-            say(NO_MOVE, err=True)
+            say(_no_move(shown), err=True)
         return
     if rows:
         draw_table(HEADS, rows, ("FROM", "TO"))
@@ -90,6 +89,12 @@ def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Pat
 
 def _place(place: "PlaceShown") -> str:
     return " ".join(filter(None, (place.node, ",".join(place.gpus))))
+
+
+def _no_move(shown: "PlanShown") -> str:
+    if not shown.least_moves:
+        return "No move brings anything."
+    return f"It takes {shown.least_moves} moves to bring anything: give --moves {shown.least_moves} or more."
 
 
 def _sentences(shown: "PlanShown") -> Iterator[str]:
@@ -107,7 +112,7 @@ def _sentences(shown: "PlanShown") -> Iterator[str]:
             f"GPUs that nobody has a part of: {shown.free_before} before, {shown.free_after} after."
         )
     else:
-        yield NO_MOVE
+        yield _no_move(shown)
     if assumed := sum(each.is_assumed for each in shown.moves):
         has, its = ("it has", "its move") if assumed == 1 else ("they have", "their moves")
         yield f"Of {format_count(assumed, 'pod')} nobody says which GPUs {has}: {its} may bring less."

@@ -66,7 +66,7 @@ class PlanShown(Value):
     notes: tuple[Note, ...]
 
 
-class EndShown(Value):
+class EndShown(Value, omit_defaults=False):
     """What would have to end on a node: pods "namespace/name" with their priorities. `waiting`: those of them that only
     wait, and are to get their places before."""
 

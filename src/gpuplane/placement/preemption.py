@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from gpuplane.model.value import Value
+from gpuplane.placement.candidates import candidates
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import Placement, Request
@@ -31,13 +32,7 @@ class Preemption(Value):
     @property
     def cost(self) -> tuple[int, int, int, int]:
         """What that costs: the less, the better."""
-        priorities = [each.priority for each in self.ends]
-        return (
-            max(priorities, default=LEAST_PRIORITY),
-            sum(each - LEAST_PRIORITY for each in priorities),
-            len(self.ends),
-            sum(each.gpu_milli for each in self.ends),
-        )
+        return _cost(self.ends)
 
 
 def find_preemption(
@@ -47,21 +42,35 @@ def find_preemption(
 
     A pod without a UID is not known to Kubernetes: it never ends by this.
     """
-    by_node = dict[str, list[Pod]]()
+    by_priority = dict[int, list[Pod]]()
     for each in pods:
-        if each.placement is not None and each.uid and may_end(each):
-            by_node.setdefault(each.placement.node, []).append(each)
-    emptied, rows = cluster.copy(), list[int]()
-    for name, victims in by_node.items():
-        if (row := emptied.rows.get(name)) is not None:
-            rows.append(row)
-            _move(victims, emptied.give_back)
+        if each.placement is not None and each.placement.node in cluster.rows and each.uid and may_end(each):
+            by_priority.setdefault(each.priority, []).append(each)
+    emptied, victims = cluster.copy(), dict[int, list[Pod]]()
+    for priority in sorted(by_priority):  # whoever is more important does not have to end where these suffice
+        for each in by_priority[priority]:
+            assert each.placement is not None
+            victims.setdefault(cluster.rows[each.placement.node], []).append(each)
+        _move(by_priority[priority], emptied.give_back)
+        rows = np.unique(candidates(emptied, request, np.array(sorted(victims), np.int64)).rows).tolist()
+        if rows:
+            break
+    else:
+        return None
     best: Preemption | None = None
-    for row in _possible(emptied, request, rows):
-        node = emptied.nodes[row]
-        assert node is not None
-        best = _on_node(emptied, row, request, by_node[node.name], best)
+    for row in rows:
+        best = _on_node(emptied, row, request, victims[row], best)
     return best
+
+
+def _cost(ends: Sequence[Pod]) -> tuple[int, int, int, int]:
+    priorities = [each.priority for each in ends]
+    return (
+        max(priorities, default=LEAST_PRIORITY),
+        sum(each - LEAST_PRIORITY for each in priorities),
+        len(ends),
+        sum(each.gpu_milli for each in ends),
+    )
 
 
 def preempts(pod: Pod) -> Callable[[Pod], bool]:
@@ -69,13 +78,14 @@ def preempts(pod: Pod) -> Callable[[Pod], bool]:
     return lambda other: other.priority < pod.priority
 
 
-def _possible(cluster: Cluster, request: Request, rows: Sequence[int]) -> list[int]:
-    """The rows where it could fit: an exact look at each takes far longer."""
-    found = np.array(sorted(rows), np.int64)
-    found = found[cluster.has_room(found, request)]
-    for wanted in request.kinds_of_gpus:
-        found = found[cluster.fits(found, wanted).sum(axis=1) >= wanted.count]
-    return [int(row) for row in found]
+def _fits(cluster: Cluster, row: int, request: Request) -> bool:
+    """Whether a request fits on a node. To say so of one container takes far less than to find its place."""
+    if len(request.gpus) > 1 or any(each.wants_links and each.linked == "required" for each in request.gpus):
+        return place_within(cluster, row, request) is not None
+    rows = np.array([row])
+    return bool(cluster.has_room(rows, request)[0]) and all(
+        int(cluster.fits(rows, each).sum()) >= each.count for each in request.gpus
+    )
 
 
 def _on_node(
@@ -83,22 +93,21 @@ def _on_node(
 ) -> Preemption | None:
     """The cheapest of these: the best so far, and the ways to make room on one node, which all victims have left."""
     for large_first in (True, False):
-        if (placement := place_within(cluster, row, request)) is None:
-            return best
-        found, back = Preemption(placement, ()), list[Pod]()
+        ends, back = list[Pod](), list[Pod]()
         for each in sorted(victims, key=lambda pod: (-pod.priority, -pod.gpu_milli if large_first else pod.gpu_milli)):
             _move([each], cluster.take)
-            if (tried := place_within(cluster, row, request)) is None:
-                _move([each], cluster.give_back)
-                found = found.but(ends=(*found.ends, each))
-                if best is not None and found.cost >= best.cost:  # with each that ends it costs more
-                    break
-            else:
-                found = found.but(placement=tried)
+            if _fits(cluster, row, request):
                 back.append(each)
+                continue
+            _move([each], cluster.give_back)
+            ends.append(each)
+            if best is not None and _cost(ends) >= best.cost:  # with each that ends it costs more
+                break
+        if best is None or _cost(ends) < best.cost:
+            placement = place_within(cluster, row, request)
+            assert placement is not None
+            best = Preemption(placement, tuple(ends))
         _move(back, cluster.give_back)
-        if best is None or found.cost < best.cost:
-            best = found
     return best
 
 

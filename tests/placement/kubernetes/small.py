@@ -11,7 +11,7 @@ LABELS = {
 
 
 def node(name: str) -> dict[str, Any]:
-    amounts = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": "4"}
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": "4"}
     return {
         "apiVersion": "v1",
         "kind": "Node",

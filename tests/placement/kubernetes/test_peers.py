@@ -35,8 +35,8 @@ DEVICES = [
 
 def test_the_gpus_that_hami_has_registered() -> None:
     """As it does now, and as it once did (its docs/develop/protocol.md)."""
-    assert registered_gpus(ONCE, 20) == (V100, V100.but(id=B, code="unhealthy"))
-    assert [(each.id, each.model, each.memory_mib) for each in registered_gpus(json.dumps(DEVICES), 20)] == [
+    assert registered_gpus(ONCE, 20) == [(V100, 10), (V100.but(id=B, code="unhealthy"), 10)]
+    assert [(each.id, each.model, each.memory_mib) for each, _ in registered_gpus(json.dumps(DEVICES), 20)] == [
         (A, "NVIDIA-A100-SXM4-80GB", 81920), (B, "NVIDIA-A100-SXM4-80GB", 81920),
     ]  # fmt: skip
 
@@ -120,6 +120,20 @@ def test_what_hami_gives_by_default_is_what_a_pod_has() -> None:
     assert found.notes == ()
     assert found.build().gpu_memory_free[0].tolist() == [81920, 81920 - 8192]
     assert found.build().milli_free[0].tolist() == [1000, 900]
+
+
+def test_hami_splits_a_gpu_no_further_than_it_has_registered() -> None:
+    """Whatever is left of it (pkg/device/nvidia/fit_checks.go, checkCardTimeSlicing)."""
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}
+    pods = [annotated(f"p{n}", limits, **{ALLOCATED: f"{A},NVIDIA,1024,0:;"}) for n in range(10)]
+    waits = annotated("waits", limits, **{"nvidia.com/use-gpuuuid": A})
+    waits["spec"]["nodeName"] = ""
+
+    def fits(cluster: SeenCluster) -> bool:
+        return Engine(cluster.build(), POLICIES["binpack"]()).choose(cluster.waiting[0].request) is not None
+
+    assert fits(read(of_hami(), *pods[1:], waits))
+    assert not fits(read(of_hami(), *pods, waits))
 
 
 @pytest.mark.parametrize(

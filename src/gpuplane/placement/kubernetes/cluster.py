@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Cluster, Node
-from gpuplane.placement.kubernetes.held import Note, settle, unknown_nodes
+from gpuplane.placement.kubernetes.held import Note, settle, unknown_nodes, without_split
 from gpuplane.placement.kubernetes.nodes import (
     SHARED_RESOURCE,
     SeenNode,
@@ -71,13 +71,14 @@ def read_cluster(nodes: Iterable[ApiNode], pods: Iterable[ApiPod]) -> SeenCluste
             by_peers[pod.name] = held
     notes += [Note("duplicate-name", name) for name in doubled]
     notes += unknown_nodes(by_node, seen)
-    placed = list[Pod]()
+    described, placed = list[Node](), list[Pod]()
     for name, node in seen.items():
         found, said = settle(node, by_node.get(name, ()), by_peers)
+        described.append(without_split(node, found))
         placed += found
         notes += said
     waiting.sort(key=lambda each: -each.priority)
-    return SeenCluster(tuple(each.node for each in seen.values()), tuple(placed), tuple(waiting), tuple(notes))
+    return SeenCluster(tuple(described), tuple(placed), tuple(waiting), tuple(notes))
 
 
 def _gpus_there(seen: Mapping[str, SeenNode], nodes: Iterable[ApiNode]) -> GpusThere:

@@ -40,6 +40,8 @@ pods ask for more than there is. `device-gone`: a container holds a device that 
 a pod has devices by claims (DRA), which are not read. `gated`: a pod waits until somebody takes its scheduling gates
 away, and is left out. `node-unknown`: a pod is bound to a node that was not listed. `duplicate-name`: two nodes or two
 pods have one name, and the first counts; or two pods one UID."""
+ALL_SPLIT = "split-count"
+"""Code of a GPU that as many containers share as may."""
 Rest = Sequence[tuple[int, GpuRequest]]
 """Of the parts of a pod's request: its place among them, and what is not known of it."""
 
@@ -289,6 +291,16 @@ def _share_by_peers(cluster: Cluster, place: int, wanted: GpuRequest, gpu: HeldG
     if is_all or not (gpu.memory_mib or gpu.milli):
         return cluster.share_of(0, place, wanted)
     return cluster.share_of(0, place, GpuRequest(milli=gpu.milli, memory_mib=gpu.memory_mib))
+
+
+def without_split(seen: SeenNode, pods: Iterable[Pod]) -> Node:
+    """The node, where nobody gets a GPU any more that as many containers share as may (HAMi, checkCardTimeSlicing)."""
+    shares = [share.gpu for pod in pods if pod.placement for part in pod.placement.shares for share in part]
+    full = {gpu for gpu, count in Counter(shares).items() if seen.splits and count >= seen.splits[gpu]}
+    if not full:
+        return seen.node
+    gpus = [gpu.but(code=gpu.code or ALL_SPLIT) if at in full else gpu for at, gpu in enumerate(seen.node.gpus)]
+    return seen.node.but(gpus=tuple(gpus))
 
 
 def _stranger(node: Node, name: str, shares: Iterable[tuple[str, Share]]) -> Pod:

@@ -52,12 +52,14 @@ MOST_GPUS = 256
 
 class SeenNode(NamedTuple):
     """A Node that was read. `told`: what its annotation says; None: it has none that can be read, and `problem` says
-    why, if it has one. `devices`: the index of a device in the annotation → its place among the node's GPUs."""
+    why, if it has one. `devices`: the index of a device in the annotation → its place among the node's GPUs. `splits`:
+    of each GPU, how many containers may share it, where HAMi gives them out."""
 
     node: Node
     told: NodeGpus | None = None
     devices: Mapping[str, int] = {}
     problem: str = ""
+    splits: tuple[int, ...] = ()
 
 
 def read_node(api: ApiNode) -> SeenNode:
@@ -76,7 +78,8 @@ def read_node(api: ApiNode) -> SeenNode:
             problem = f"annotation {ANNOTATION} does not say all GPUs: it would be too long"
     elif text := (api.metadata.annotations or {}).get(REGISTERED):
         try:
-            return SeenNode(node.but(gpus=registered_gpus(text, amount_of(api.status.capacity or {}, GPU_RESOURCE))))
+            found = registered_gpus(text, amount_of(api.status.capacity or {}, GPU_RESOURCE))
+            return SeenNode(node.but(gpus=tuple(gpu for gpu, _ in found)), splits=tuple(most for _, most in found))
         except ValueError as error:
             problem = f"{error}"
     return SeenNode(node.but(gpus=_by_labels(api)), problem=problem)

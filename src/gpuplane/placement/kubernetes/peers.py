@@ -54,8 +54,9 @@ class _Registered(msgspec.Struct):
 _DEVICES = msgspec.json.Decoder(Annotated[list[_Registered], msgspec.Meta(min_length=1, max_length=MOST)])
 
 
-def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
-    """The GPUs that HAMi's plugin has registered on a node, in their order. Raises ValueError that says what is wrong.
+def registered_gpus(text: str, ids: int) -> list[tuple[Gpu, int]]:
+    """The GPUs that HAMi's plugin has registered on a node, in their order, and how many containers may share each.
+    Raises ValueError that says what is wrong.
 
     `ids`: how many `nvidia.com/gpu` the node has. HAMi registers `count` of them for each GPU; if these are others, the
     text is of a plugin that has gone. A GPU counts as one id: who asks for it and for no memory gets all of it.
@@ -68,16 +69,19 @@ def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
         raise ValueError(f"annotation {REGISTERED} has too many devices, or one of them twice")
     if ids != sum(each.count for each in found):
         raise ValueError(f"annotation {REGISTERED} has other devices than the node's {ids} {GPU_RESOURCE}")
-    return tuple(
-        Gpu(
-            each.id,
-            model_name(each.type.removeprefix(VENDOR)),
-            each.devmem,
-            resource=GPU_RESOURCE,
-            code="" if each.health else UNHEALTHY,
+    return [
+        (
+            Gpu(
+                each.id,
+                model_name(each.type.removeprefix(VENDOR)),
+                each.devmem,
+                resource=GPU_RESOURCE,
+                code="" if each.health else UNHEALTHY,
+            ),
+            each.count,
         )
         for each in sorted(found, key=lambda each: each.index)
-    )
+    ]
 
 
 def _once(text: str) -> _Registered:

@@ -257,6 +257,8 @@ def _placement_by_peers(node: Node, pod: Pod, held: Sequence[HeldGpu]) -> Placem
     What a container has that runs before the others counts as far as they have less of that GPU: of each GPU the most
     that is used at once (HAMi, pkg/scheduler/score.go, applyPeakUsage).
     """
+    if not held:
+        return Placement(node.name, ((),) * len(pod.request.gpus))
     cluster, places = Cluster([node]), {gpu.id: place for place, gpu in enumerate(node.gpus)}
     parts = [list[Share]() for _ in pod.request.gpus]
     for gpu in sorted(held, key=lambda each: each.is_before):

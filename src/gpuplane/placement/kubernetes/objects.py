@@ -177,7 +177,7 @@ def quantities(resources: Resources | None) -> dict[str, Decimal]:
 
 def in_units(amount: Decimal, per: Fraction | int = 1, rounded: Literal["up", "down"] = "up") -> int:
     """An amount as a whole number of units of `per`."""
-    number = Fraction(amount) / per
+    number = amount if per == 1 else Fraction(amount) / per
     return min(math.ceil(number) if rounded == "up" else math.floor(number), LARGEST)
 
 

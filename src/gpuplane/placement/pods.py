@@ -34,6 +34,11 @@ class Pod(Value):
         return self.request if self.taken is None else self.taken
 
     @property
+    def has_gpus(self) -> bool:
+        """Whether it has some of a GPU."""
+        return self.placement is not None and any(self.placement.shares)
+
+    @property
     def gpu_milli(self) -> int:
         """Milli-GPU that it has; 0 without a place."""
         return sum(share.milli for part in (self.placement.shares if self.placement else ()) for share in part)

@@ -257,8 +257,8 @@ ANY = st.recursive(
     max_leaves=4,
 )
 AMOUNTS = st.dictionaries(
-    st.sampled_from(["cpu", "memory", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "nvidia.com/gpumem",
-                     "aliyun.com/gpu-mem", "nvidia.com/gpucores"]),
+    st.sampled_from(["cpu", "memory", "pods", "rdma/hca", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb",
+                     "nvidia.com/gpumem", "aliyun.com/gpu-mem", "nvidia.com/gpucores"]),
     st.sampled_from(["0", "1", "3", "-1", "1Gi", "1e30", "nonsense", "500m", "99999999999999999999"]),
     max_size=4,
 )  # fmt: skip
@@ -266,10 +266,12 @@ AMOUNTS = st.dictionaries(
 
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), AMOUNTS, st.sampled_from(["", "{}", "x"])), max_size=3),
-    st.lists(st.tuples(st.sampled_from(["", "a", "b", "c"]), AMOUNTS, AMOUNTS), max_size=6),
+    st.lists(
+        st.tuples(st.sampled_from(["", "a", "b", "c"]), AMOUNTS, AMOUNTS, st.none() | st.just("Always")), max_size=6
+    ),
 )
 def test_any_cluster_is_read_and_stays_within_what_there_is(
-    nodes: list[tuple[str, dict[str, str], str]], pods: list[tuple[str, dict[str, str], dict[str, str]]]
+    nodes: list[tuple[str, dict[str, str], str]], pods: list[tuple[str, dict[str, str], dict[str, str], str | None]]
 ) -> None:
     found = seen(
         [
@@ -281,17 +283,19 @@ def test_any_cluster_is_read_and_stays_within_what_there_is(
                 "metadata": {"name": f"p{index}", "namespace": "d", "uid": f"{index}"},
                 "spec": {
                     "nodeName": on,
-                    "containers": [{"name": "a", "resources": {"limits": first}},
-                                   {"name": "b", "resources": {"requests": second}}],
+                    "initContainers": [{"name": "a", "resources": {"limits": first}, "restartPolicy": restarts}],
+                    "containers": [{"name": "b", "resources": {"limits": first}},
+                                   {"name": "c", "resources": {"requests": second}}],
                 },
             }
-            for index, (on, first, second) in enumerate(pods)
+            for index, (on, first, second, restarts) in enumerate(pods)
         ],
     )  # fmt: skip
     cluster = found.build()
     engine = Engine(cluster, POLICIES["waste-price"]())
 
-    for free in (cluster.cpu_free, cluster.milli_free, cluster.gpu_memory_free, cluster.instances_free):
+    for free in (cluster.cpu_free, cluster.milli_free, cluster.gpu_memory_free, cluster.instances_free,
+                 cluster.units_free, cluster.others_free):  # fmt: skip
         assert (free >= 0).all()
     for each in found.waiting:
         if placement := engine.choose(each.request):

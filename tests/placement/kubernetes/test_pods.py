@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement, Toleration
-from gpuplane.placement.kubernetes.objects import ApiPod
+from gpuplane.placement.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec, ResourceRequirements
 from gpuplane.placement.kubernetes.pods import NO_SUCH, GpusThere, read_pod
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import ANYWHERE, GpuRequest, NodeRules
@@ -121,7 +121,8 @@ def test_a_pod_may_ask_as_a_whole(resources: dict[str, Any], found: tuple[int, i
 
 
 def test_a_sidecar_keeps_its_gpus_while_init_containers_run_after_it() -> None:
-    """Those that run before it have given theirs back (kubelet, cm/devicemanager, devicesToReuse)."""
+    """Those that run before it have given theirs back (kubelet, cm/devicemanager, devicesToReuse). The last one is
+    recorded of kubelet 1.36: its checkpoint has three devices."""
     side, first = gpus("side", restarts="Always"), gpus("init", 2)
 
     def count(init: list[dict[str, Any]], *containers: dict[str, Any]) -> int:
@@ -132,6 +133,7 @@ def test_a_sidecar_keeps_its_gpus_while_init_containers_run_after_it() -> None:
     assert count([side, first], gpus("a", 2)) == 3
     assert count([first, side, gpus("again", 2)], gpus("a")) == 3
     assert count([side, first, gpus("again", 3)], gpus("a")) == 4
+    assert count([gpus("init-dev"), side], gpus("app-one", 2)) == 3
 
 
 def test_an_init_container_has_the_memory_of_those_after_it() -> None:
@@ -142,12 +144,20 @@ def test_an_init_container_has_the_memory_of_those_after_it() -> None:
     assert [each.memory_mib for each in pod(last, init=[side, first]).request.gpus] == [5120, 4096]
 
 
-def test_containers_have_memory_of_one_gpu_of_gpushare_together() -> None:
-    """Its extender adds them up, and looks for one GPU (pkg/utils/pod.go, pkg/cache/nodeinfo.go)."""
-    found = pod(asking(**{"aliyun.com/gpu-mem": "3"}), asking(**{"aliyun.com/gpu-mem": "2"}))
+@pytest.mark.parametrize(("resources", "unit"), [({}, 1024), ({"aliyun.com/gpu-mem": 256}, 256)])
+def test_containers_have_memory_of_one_gpu_of_gpushare_together(resources: dict[str, int], unit: int) -> None:
+    """Its extender adds them up, and looks for one GPU (pkg/utils/pod.go, pkg/cache/nodeinfo.go). Nodes of this agent
+    may offer it by that name, and say how much each id is."""
+    spec = PodSpec(
+        [
+            Container(name, ResourceRequirements(limits={"aliyun.com/gpu-mem": amount}))
+            for name, amount in (("a", "3"), ("b", "2"))
+        ]
+    )
+    found = read_pod(ApiPod(ObjectMetadata("p"), spec), GpusThere(resources))
 
-    assert found.request.gpus == (GpuRequest(memory_mib=5120, resource="aliyun.com/gpu-mem"),)
-    assert found.containers == ("c",)
+    assert found.request.gpus == (GpuRequest(memory_mib=5 * unit, resource="aliyun.com/gpu-mem"),)
+    assert found.containers == ("a",)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def fill(node: Node, pods: Iterable[tuple[Pod, Rest]], notes: Iterable[Note] = (
     nobody has told. Those with GPUs that are known first."""
     cluster, found, said = Cluster([node.but(is_schedulable=True, taints=())]), list[Pod](), list(notes)
     assumed = over = False
-    for each, rest in sorted(pods, key=lambda pod: bool(pod[1]) or not pod[0].request.gpus):
+    for each, rest in sorted(pods, key=lambda pod: bool(pod[1]) or not pod[0].has_gpus):
         assert each.placement is not None
         request, placement, is_over = _clip(cluster, each.request, each.placement)
         cluster.take(request, placement)

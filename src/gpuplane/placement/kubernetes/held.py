@@ -297,8 +297,8 @@ def _share_by_peers(cluster: Cluster, place: int, wanted: GpuRequest, gpu: HeldG
 
 def without_split(seen: SeenNode, pods: Iterable[Pod]) -> Node:
     """The node, where nobody gets a GPU any more that as many containers share as may (HAMi, checkCardTimeSlicing)."""
-    shares = [share.gpu for pod in pods if pod.placement for part in pod.placement.shares for share in part]
-    full = {gpu for gpu, count in Counter(shares).items() if seen.splits and count >= seen.splits[gpu]}
+    used = Counter(share.gpu for pod in pods if pod.placement for part in pod.placement.shares for share in part)
+    full = {at for at, most in enumerate(seen.splits) if used[at] >= most}
     if not full:
         return seen.node
     gpus = [gpu.but(code=gpu.code or ALL_SPLIT) if at in full else gpu for at, gpu in enumerate(seen.node.gpus)]

@@ -58,11 +58,11 @@ def test_few_end_rather_than_many() -> None:
     assert names(find_preemption(cluster, wants(milli=200), pods, lambda pod: True)) == ["share 4"]
 
 
-def test_who_is_not_known_to_kubernetes_does_not_end() -> None:
-    stranger = runs("stranger", "a", 0).but(uid="")
-    cluster = cluster_of([node("a", 1)], [stranger])
+def test_who_makes_no_room_by_ending_does_not_end() -> None:
+    static = runs("static", "a", 0).but(can_end=False)
+    cluster = cluster_of([node("a", 1)], [static])
 
-    assert find_preemption(cluster, wants(), [stranger], lambda pod: True) is None
+    assert find_preemption(cluster, wants(), [static], lambda pod: True) is None
 
 
 def test_a_closed_node_is_left_alone() -> None:

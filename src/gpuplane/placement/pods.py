@@ -10,9 +10,10 @@ class Pod(Value):
     """A pod, and its place once it has one.
 
     `name`: "namespace/name". `containers`: the names of those that `request.gpus` is for, in its order.
-    `can_move`: whether it would start again elsewhere if it were ended here. `is_assumed`: nobody says which GPUs it
-    has; its place is a guess. `taken`: what counts as taken by it, where its node has less than its pods ask; None: all
-    that it asks for.
+    `can_move`: whether it would start again elsewhere if it were ended here. `can_end`: whether that makes room; a
+    static pod and one of a DaemonSet are back on their node at once. `may_preempt`: whether pods of a lower priority
+    may end for it. `is_assumed`: nobody says which GPUs it has; its place is a guess. `taken`: what counts as taken by
+    it, where its node has less than its pods ask; None: all that it asks for.
     """
 
     uid: str
@@ -22,6 +23,8 @@ class Pod(Value):
     priority: int = 0
     placement: Placement | None = None
     can_move: bool = True
+    can_end: bool = True
+    may_preempt: bool = True
     is_assumed: bool = False
     taken: Request | None = None
 
@@ -29,6 +32,11 @@ class Pod(Value):
     def held(self) -> Request:
         """What counts as taken of its node's CPU and memory."""
         return self.request if self.taken is None else self.taken
+
+    @property
+    def has_gpus(self) -> bool:
+        """Whether it has some of a GPU."""
+        return self.placement is not None and any(self.placement.shares)
 
     @property
     def gpu_milli(self) -> int:

@@ -38,13 +38,10 @@ class Preemption(Value):
 def find_preemption(
     cluster: Cluster, request: Request, pods: Iterable[Pod], may_end: Callable[[Pod], bool]
 ) -> Preemption | None:
-    """The cheapest way to make room for a request that fits nowhere; None: there is none. `pods`: that have a place.
-
-    A pod without a UID is not known to Kubernetes: it never ends by this.
-    """
+    """The cheapest way to make room for a request that fits nowhere; None: there is none. `pods`: that have a place."""
     by_priority = dict[int, list[Pod]]()
     for each in pods:
-        if each.placement is not None and each.placement.node in cluster.rows and each.uid and may_end(each):
+        if each.placement is not None and each.placement.node in cluster.rows and each.can_end and may_end(each):
             by_priority.setdefault(each.priority, []).append(each)
     emptied, victims = cluster.copy(), dict[int, list[Pod]]()
     for priority in sorted(by_priority):  # whoever is more important does not have to end where these suffice
@@ -74,8 +71,8 @@ def _cost(ends: Sequence[Pod]) -> tuple[int, int, int, int]:
 
 
 def preempts(pod: Pod) -> Callable[[Pod], bool]:
-    """Whether a pod may have another one end: one of a lower priority."""
-    return lambda other: other.priority < pod.priority
+    """Whether a pod may have another one end: one of a lower priority, if it may have any."""
+    return lambda other: pod.may_preempt and other.priority < pod.priority
 
 
 def _fits(cluster: Cluster, row: int, request: Request) -> bool:

@@ -83,8 +83,12 @@ class Request(Value):
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """To compare requests by: milli-GPU, MiB of GPUs, milli-CPU. A GPU of which no part is named counts whole."""
-        milli = sum(each.count * (each.milli or each.memory_percent * 10 or WHOLE) for each in self.gpus)
+        """To compare requests by: milli-GPU, MiB of GPUs, milli-CPU. A GPU of which no part is named counts whole, and
+        one of which only MiB are named by these."""
+        milli = sum(
+            each.count * (each.milli or each.memory_percent * 10 or (0 if each.memory_mib else WHOLE))
+            for each in self.gpus
+        )
         return milli, sum(each.count * each.memory_mib for each in self.gpus), self.cpu_milli
 
 

@@ -11,7 +11,7 @@ LABELS = {
 
 
 def node(name: str, gpus: int = 4) -> dict[str, Any]:
-    amounts = {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": f"{gpus}"}
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": f"{gpus}"}
     return {
         "apiVersion": "v1",
         "kind": "Node",

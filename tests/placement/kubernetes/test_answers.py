@@ -227,3 +227,26 @@ def test_two_pods_are_not_promised_the_end_of_the_same_one() -> None:
     assert [*found[2].ending.pods] in (["team/x"], ["team/y"])
     assert found[2].ending.waiting == tuple(found[2].ending.pods)
     assert [each.pod for each in show_waiting(read([node("n0"), *waiting]), USUAL, "team/y")] == ["team/y"]
+
+
+def test_who_preempts_nobody_and_who_would_be_back_at_once() -> None:
+    """Room is not made by a pod of a DaemonSet: it is there again before the other one."""
+    running, waiting = [pod("a", 4, "n0", 1), pod("b", 4, "n1", 1)], pod("x", 4, priority=5)
+    running[0]["metadata"]["ownerReferences"][0]["kind"] = "DaemonSet"
+    [found] = show_waiting(read([node("n0"), node("n1"), *running, waiting]), USUAL)
+    assert found.preemption is not None
+    assert [*found.preemption.pods] == ["team/b"]
+
+    waiting["spec"]["preemptionPolicy"] = "Never"
+    [found] = show_waiting(read([node("n0"), node("n1"), *running, waiting]), USUAL)
+    assert found.preemption is None
+    assert found.ending is not None
+    assert [*found.ending.pods] == ["team/b"]
+
+
+def test_a_node_of_a_file_that_says_nothing_of_pods_takes_any_number() -> None:
+    silent = node("n0")
+    for amounts in silent["status"].values():
+        del amounts["pods"]
+    found = read([silent, *(pod(f"p{n}", 1) for n in range(4))])
+    assert all(each.place is not None for each in show_waiting(found, USUAL))

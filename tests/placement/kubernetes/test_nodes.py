@@ -73,6 +73,8 @@ def test_an_annotation_that_cannot_be_read_is_told_and_labels_count(text: str) -
         ({"nvidia.com/gpu": "many"}, None, LABELS, []),
         ({"nvidia.com/gpu": "1"}, None, LABELS | {"nvidia.com/gpu.memory": "-1"}, [("Tesla-T4", 0, 1, "")]),
         ({"aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}, None, LABELS, [("Tesla-T4", 15360, 1, "")] * 2),
+        ({"aliyun.com/gpu-mem": "30"}, None, LABELS, [("Tesla-T4", 15360, 1, "not-offered")] * 2),
+        ({"aliyun.com/gpu-mem": "30"}, None, {}, []),
     ],
 )  # fmt: skip
 def test_labels_and_capacity_say_what_there_is(
@@ -94,6 +96,24 @@ def test_mig_devices_of_the_mixed_strategy_are_spread_over_gpus() -> None:
         (True, {"1g.10gb": 2, "1g.10gb+me": 1}),
         (True, {"1g.10gb": 1, "1g.10gb+me": 0}),
     ]
+
+
+def test_renamed_shares_of_mig_devices_are_of_their_profile() -> None:
+    seen = read({"nvidia.com/mig-1g.10gb.shared": "4", "nvidia.com/mig-1g.10gb": "2"}, LABELS)
+
+    assert [each.profiles for each in seen.node.gpus] == [{"1g.10gb": 3}] * 2
+
+
+def test_a_node_has_other_resources() -> None:
+    """What of it is allocatable; bytes in MiB, rounded down. GPUs are not among them, by whatever name they go."""
+    mine = OfferedResource("example.com/gpu")
+    told = NodeGpus((NodeGpu("0", "GPU-0", "T4", 15360, mine, 1),))
+    amounts = {"pods": "110", "ephemeral-storage": "1500k", "hugepages-1Gi": "0", "hugepages-2Mi": "5Mi",
+               "rdma/hca": "4", "aliyun.com/gpu-mem": "3", "nvidia.com/gpu": "2", "nvidia.com/mig-1g.10gb": "1",
+               "example.com/gpu": "1"}  # fmt: skip
+    found = read(amounts, allocatable=amounts | {"rdma/hca": "3"}, annotations={ANNOTATION: encode_node_gpus(told)})
+
+    assert found.node.others == {"pods": 110, "ephemeral-storage": 1, "hugepages-2Mi": 5, "rdma/hca": 3}
 
 
 @pytest.mark.parametrize(

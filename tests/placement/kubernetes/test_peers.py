@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from gpuplane.placement.cluster import Gpu
+from gpuplane.placement.engine import Engine
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.kubernetes.listing import read_saved
+from gpuplane.placement.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec
 from gpuplane.placement.kubernetes.peers import (
     ALIYUN_PLACE,
     ALLOCATED,
@@ -16,11 +18,13 @@ from gpuplane.placement.kubernetes.peers import (
     held_gpus,
     registered_gpus,
 )
+from gpuplane.placement.policies import POLICIES
 from tests.placement.kubernetes.small import node, pod
 
 A, B = "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec", "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 ONCE = f"{A},10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true:{B},10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,false:"
 V100 = Gpu(A, "Tesla-V100-PCIE-32GB", 32768, resource="nvidia.com/gpu")
+C = HeldGpu("", container="c")
 DEVICES = [
     {"id": B, "index": 1, "count": 10, "devmem": 81920, "devcore": 100, "type": "NVIDIA-NVIDIA A100-SXM4-80GB",
      "mode": "hami-core", "health": True},
@@ -31,8 +35,8 @@ DEVICES = [
 
 def test_the_gpus_that_hami_has_registered() -> None:
     """As it does now, and as it once did (its docs/develop/protocol.md)."""
-    assert registered_gpus(ONCE, 20) == (V100, V100.but(id=B, code="unhealthy"))
-    assert [(each.id, each.model, each.memory_mib) for each in registered_gpus(json.dumps(DEVICES), 20)] == [
+    assert registered_gpus(ONCE, 20) == [(V100, 10), (V100.but(id=B, code="unhealthy"), 10)]
+    assert [(each.id, each.model, each.memory_mib) for each, _ in registered_gpus(json.dumps(DEVICES), 20)] == [
         (A, "NVIDIA-A100-SXM4-80GB", 81920), (B, "NVIDIA-A100-SXM4-80GB", 81920),
     ]  # fmt: skip
 
@@ -52,10 +56,14 @@ def test_what_hami_has_not_registered(text: str, ids: int) -> None:
 @pytest.mark.parametrize(
     ("annotations", "held"),
     [
-        ({ALLOCATED: f"{A},NVIDIA,3000,30:;"}, (HeldGpu(A, -1, 3000, 300),)),
-        ({ALLOCATED: f"{A},NVIDIA,3000,0:{B},NVIDIA,3000,0:;"}, (HeldGpu(A, -1, 3000), HeldGpu(B, -1, 3000))),
-        ({ALLOCATED: f";{B},NVIDIA,3000,500:;"}, (HeldGpu(B, -1, 3000, 1000),)),
-        ({ALLOCATED: f"{A}[1-0],NVIDIA,3000,0:;"}, (HeldGpu(A, -1, 3000),)),
+        ({ALLOCATED: f"{A},NVIDIA,3000,30:;"}, (C.but(id=A, memory_mib=3000, milli=300),)),
+        ({ALLOCATED: f"{A},NVIDIA,3000,0:{B},NVIDIA,3000,0:;"},
+         (C.but(id=A, memory_mib=3000), C.but(id=B, memory_mib=3000))),
+        ({ALLOCATED: f";{B},NVIDIA,3000,500:;"}, (C.but(id=B, memory_mib=3000, milli=1000),)),
+        ({ALLOCATED: f"{A},NVIDIA,1,0:;{B},NVIDIA,2,0:;"},
+         (HeldGpu(A, -1, 1, container="i", is_before=True), C.but(id=B, memory_mib=2))),
+        ({ALLOCATED: f"{A},NVIDIA,1,0:;;;"}, (HeldGpu(A, -1, 1),)),
+        ({ALLOCATED: f"{A}[1-0],NVIDIA,3000,0:;"}, (C.but(id=A, memory_mib=3000),)),
         ({ALLOCATED: f"{A},NVIDIA,3000:;"}, ()),
         ({ALLOCATED: f"{A},NVIDIA,-1,0:;"}, ()),
         ({ALLOCATED: f"{A},NVIDIA,{10**30},0:;"}, ()),
@@ -63,9 +71,13 @@ def test_what_hami_has_not_registered(text: str, ids: int) -> None:
         ({ALIYUN_PLACE: "-1"}, ()),
         ({}, ()),
     ],
-)
+)  # fmt: skip
 def test_the_gpus_that_a_pod_has(annotations: dict[str, str], held: tuple[HeldGpu, ...]) -> None:
-    assert held_gpus(annotations) == held
+    """An init container comes first, or HAMi has not counted it; where there are other containers, nobody knows whose
+    they are."""
+    spec = PodSpec(containers=[Container("c")], init_containers=[Container("i")])
+
+    assert held_gpus(ApiPod(ObjectMetadata(annotations=annotations), spec)) == held
 
 
 def read(*items: dict[str, Any]) -> SeenCluster:
@@ -75,7 +87,7 @@ def read(*items: dict[str, Any]) -> SeenCluster:
 def of_hami(ids: str = "20") -> dict[str, Any]:
     found = node("n0")
     found["metadata"]["annotations"] = {REGISTERED: json.dumps(DEVICES)}
-    found["status"] = {"capacity": {"cpu": "64", "memory": "512Gi", "nvidia.com/gpu": ids}}
+    found["status"] = {"capacity": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": ids}}
     return found
 
 
@@ -100,6 +112,60 @@ def test_pods_of_hami_are_where_it_has_put_them() -> None:
     assert cluster.gpu_memory_free[0].tolist() == [0, 81920 - 2 * 8192]
 
 
+def test_what_hami_gives_by_default_is_what_a_pod_has() -> None:
+    """Its `defaultMem` is not in the pod's resources, but in its annotation."""
+    small = annotated("a", {"nvidia.com/gpu": "1"}, **{ALLOCATED: f"{B},NVIDIA,8192,0:;"})
+    found = read(of_hami(), small)
+
+    assert found.notes == ()
+    assert found.build().gpu_memory_free[0].tolist() == [81920, 81920 - 8192]
+    assert found.build().milli_free[0].tolist() == [1000, 900]
+
+
+def test_hami_splits_a_gpu_no_further_than_it_has_registered() -> None:
+    """Whatever is left of it (pkg/device/nvidia/fit_checks.go, checkCardTimeSlicing)."""
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}
+    pods = [annotated(f"p{n}", limits, **{ALLOCATED: f"{A},NVIDIA,1024,0:;"}) for n in range(10)]
+    waits = annotated("waits", limits, **{"nvidia.com/use-gpuuuid": A})
+    waits["spec"]["nodeName"] = ""
+
+    def fits(cluster: SeenCluster) -> bool:
+        return Engine(cluster.build(), POLICIES["binpack"]()).choose(cluster.waiting[0].request) is not None
+
+    assert fits(read(of_hami(), *pods[1:], waits))
+    assert not fits(read(of_hami(), *pods, waits))
+
+
+@pytest.mark.parametrize(
+    ("text", "free"),
+    [
+        (f"{A},NVIDIA,8192,0:;{A},NVIDIA,4096,0:;", [81920 - 8192, 81920]),
+        (f"{A},NVIDIA,8192,0:;{B},NVIDIA,4096,0:;", [81920 - 8192, 81920 - 4096]),
+        (f"{A},NVIDIA,2048,0:;{A},NVIDIA,4096,0:;", [81920 - 4096, 81920]),
+        (f";{B},NVIDIA,4096,0:;", [81920, 81920 - 4096]),
+        (f"{B},NVIDIA,4096,0:;", [81920, 81920 - 4096]),
+    ],
+)
+def test_init_containers_of_hami_count_as_far_as_they_have_more(text: str, free: list[int]) -> None:
+    """Of each GPU the most that is used at once (pkg/scheduler/score.go, applyPeakUsage)."""
+    shared = annotated("a", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}, **{ALLOCATED: text})
+    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192"}
+    shared["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": limits}}]
+    found = read(of_hami(), shared)
+
+    assert found.notes == ()
+    assert found.build().gpu_memory_free[0].tolist() == free
+
+
+def test_a_pod_of_hami_has_the_gpus_that_are_told_and_others_are_assumed() -> None:
+    """One container has two different ones."""
+    both = annotated("a", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"}, **{ALLOCATED: f"{B},NVIDIA,4096,0:;"})
+    found = read(of_hami(), both)
+
+    assert [each.code for each in found.notes] == ["held-assumed"]
+    assert found.build().gpu_memory_free[0].tolist() == [81920 - 4096, 81920 - 4096]
+
+
 def test_what_hami_says_of_another_plugin_s_node_is_noted() -> None:
     found = read(of_hami("4"))
 
@@ -118,10 +184,40 @@ def test_a_pod_that_has_a_gpu_nobody_knows_counts_where_it_fits() -> None:
 def test_pods_of_gpushare_are_on_the_gpu_of_their_annotation() -> None:
     """All containers of a pod are on one."""
     shared = node("n0")
-    shared["status"] = {"capacity": {"cpu": "64", "aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}}
+    shared["status"] = {
+        "capacity": {"cpu": "64", "pods": "110", "aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}
+    }
     first = annotated("a", {"aliyun.com/gpu-mem": "4"}, **{ALIYUN_PLACE: "1"})
     first["spec"]["containers"].append({"name": "d", "resources": {"limits": {"aliyun.com/gpu-mem": "2"}}})
     found = read(shared, first)
 
     assert not found.pods[0].is_assumed
     assert found.build().gpu_memory_free[0].tolist() == [15360, 15360 - 6 * 1024]
+
+
+def test_a_pod_of_gpushare_fits_where_one_gpu_has_room_for_all_of_it() -> None:
+    """Not on two GPUs, and not on a node of another plugin."""
+    shared = node("n0")
+    shared["status"] = {
+        "capacity": {"cpu": "64", "pods": "110", "aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}
+    }
+    waits = annotated("a", {"aliyun.com/gpu-mem": "8"})
+    waits["spec"] |= {"nodeName": "", "containers": waits["spec"]["containers"] * 2}
+    found = read(shared, node("n1"), waits)
+
+    assert Engine(found.build(), POLICIES["binpack"]()).choose(found.waiting[0].request) is None
+
+
+def test_memory_is_counted_in_the_unit_of_a_node_that_says_how_many_gpus_it_has() -> None:
+    """128 GiB of four GPUs are not 128 MiB of one."""
+    silent, shared = node("n0"), node("n1")
+    silent["status"] = {"capacity": {"aliyun.com/gpu-mem": "128"}}
+    del silent["metadata"]["labels"]
+    shared["status"] = {
+        "capacity": {"cpu": "64", "pods": "110", "aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}
+    }
+    waits = annotated("a", {"aliyun.com/gpu-mem": "4"})
+    waits["spec"]["nodeName"] = ""
+    [found] = read(silent, shared, waits).waiting
+
+    assert found.request.gpus[0].memory_mib == 4096

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement, Toleration
-from gpuplane.placement.kubernetes.objects import ApiPod
+from gpuplane.placement.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec, ResourceRequirements
 from gpuplane.placement.kubernetes.pods import NO_SUCH, GpusThere, read_pod
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import ANYWHERE, GpuRequest, NodeRules
@@ -17,6 +17,7 @@ THERE = GpusThere(
     frozenset({"GPU-0", "GPU-1"}),
 )
 ONE = GpuRequest(count=1, units=1, resource="nvidia.com/gpu")
+HAMI = GpuRequest(resource="nvidia.com/gpu")
 
 
 def gpus(name: str = "c", number: int = 1, restarts: str | None = None) -> dict[str, Any]:
@@ -48,11 +49,12 @@ def read_spec(spec: dict[str, Any], **metadata: Any) -> Pod:
         ({"nvidia.com/gpumemory": "4"}, (GpuRequest(memory_mib=4096, resource="nvidia.com/gpumemory"),)),
         ({"nvidia.com/mig-1g.10gb": "2"}, (GpuRequest(profile="1g.10gb"),) * 2),
         ({"nvidia.com/mig-1g.10gb.me": "1"}, (GpuRequest(profile="1g.10gb+me"),)),
-        ({"aliyun.com/gpu-mem": "3"}, (GpuRequest(memory_mib=3072),)),
-        ({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}, (GpuRequest(count=2, memory_mib=3000),)),
+        ({"nvidia.com/mig-1g.10gb.shared": "1"}, (GpuRequest(profile="1g.10gb"),)),
+        ({"aliyun.com/gpu-mem": "3"}, (GpuRequest(memory_mib=3072, resource="aliyun.com/gpu-mem"),)),
+        ({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}, (HAMI.but(count=2, memory_mib=3000),)),
         ({"nvidia.com/gpumem-percentage": "50", "nvidia.com/gpucores": "30"},
-         (GpuRequest(memory_percent=50, milli=300),)),
-        ({"nvidia.com/gpucores": "30"}, (GpuRequest(memory_percent=100, milli=300),)),
+         (HAMI.but(memory_percent=50, milli=300),)),
+        ({"nvidia.com/gpucores": "30"}, (HAMI.but(memory_percent=100, milli=300),)),
         ({"amd.com/gpu": "1"}, ()),
     ],
 )  # fmt: skip
@@ -83,12 +85,89 @@ def test_cpu_and_memory_are_of_the_most_demanding_moment() -> None:
     assert pod(a, b, init=[side, asking(cpu="2")]).request.cpu_milli == 2250
 
 
+def test_other_resources_are_counted_as_the_scheduler_does() -> None:
+    """A place among the node's pods, and all that is neither CPU, memory nor a GPU; bytes in MiB. What HAMi asks the
+    scheduler to overlook is overlooked."""
+    limits = {"ephemeral-storage": "1500k", "hugepages-2Mi": "4Mi", "rdma/hca": "1", "nvidia.com/hostdev": "2",
+              "nvidia.com/gpu": "1", "nvidia.com/gpumem": "1", "nvidia.com/mig-1g.10gb": "1",
+              "nvidia.com/priority": "1", "nvidia.com/gpumemory": "1", "aliyun.com/gpu-mem": "1"}  # fmt: skip
+    first = asking(**{"rdma/hca": "4"})
+    side = asking(**{"rdma/hca": "1"}) | {"restartPolicy": "Always"}
+
+    assert pod({"name": "c"}).request.others == (("pods", 1),)
+    assert pod(asking(**limits)).request.others == (
+        ("ephemeral-storage", 2), ("hugepages-2Mi", 4), ("nvidia.com/hostdev", 2), ("pods", 1), ("rdma/hca", 1),
+    )  # fmt: skip
+    assert dict(pod(asking(**limits), init=[side, first]).request.others)["rdma/hca"] == 5
+
+
+@pytest.mark.parametrize(
+    ("resources", "found"),
+    [
+        ({"requests": {"cpu": "3", "memory": "2Gi", "hugepages-2Mi": "6Mi", "rdma/hca": "9"}}, (3100, 2048, 6)),
+        ({"limits": {"cpu": "3", "hugepages-2Mi": "6Mi"}}, (1100, 1024, 6)),
+        ({}, (1100, 1024, 0)),
+    ],
+)
+def test_a_pod_may_ask_as_a_whole(resources: dict[str, Any], found: tuple[int, int, int]) -> None:
+    """Its request replaces those of the containers, its limit counts where they say nothing; its overhead is added
+    (PodRequests; the defaults of the API server)."""
+    containers = [asking(cpu="1", memory="1Gi")]
+    request = read_spec({"containers": containers, "resources": resources, "overhead": {"cpu": "100m"}}).request
+
+    others = dict(request.others)
+    assert (request.cpu_milli, request.memory_mib, others.get("hugepages-2Mi", 0)) == found
+    assert "rdma/hca" not in others
+
+
+def test_a_sidecar_keeps_its_gpus_while_init_containers_run_after_it() -> None:
+    """Those that run before it have given theirs back (kubelet, cm/devicemanager, devicesToReuse). The last one is
+    recorded of kubelet 1.36: its checkpoint has three devices."""
+    side, first = gpus("side", restarts="Always"), gpus("init", 2)
+
+    def count(init: list[dict[str, Any]], *containers: dict[str, Any]) -> int:
+        return sum(each.count for each in pod(*containers, init=init).request.gpus)
+
+    assert count([side, first], gpus("a")) == 3
+    assert count([first, side], gpus("a")) == 2
+    assert count([side, first], gpus("a", 2)) == 3
+    assert count([first, side, gpus("again", 2)], gpus("a")) == 3
+    assert count([side, first, gpus("again", 3)], gpus("a")) == 4
+    assert count([gpus("init-dev"), side], gpus("app-one", 2)) == 3
+
+
+def test_an_init_container_has_the_memory_of_those_after_it() -> None:
+    """A sidecar before it keeps its own."""
+    side = asking(**{"nvidia.com/gpumemory": "5"}) | {"name": "side", "restartPolicy": "Always"}
+    first, last = asking(**{"nvidia.com/gpumemory": "4"}), asking(**{"nvidia.com/gpumemory": "3"})
+
+    assert [each.memory_mib for each in pod(last, init=[side, first]).request.gpus] == [5120, 4096]
+
+
+@pytest.mark.parametrize(("resources", "unit"), [({}, 1024), ({"aliyun.com/gpu-mem": 256}, 256)])
+def test_containers_have_memory_of_one_gpu_of_gpushare_together(resources: dict[str, int], unit: int) -> None:
+    """Its extender adds them up, and looks for one GPU (pkg/utils/pod.go, pkg/cache/nodeinfo.go). Nodes of this agent
+    may offer it by that name, and say how much each id is."""
+    spec = PodSpec(
+        [
+            Container(name, ResourceRequirements(limits={"aliyun.com/gpu-mem": amount}))
+            for name, amount in (("a", "3"), ("b", "2"))
+        ]
+    )
+    found = read_pod(ApiPod(ObjectMetadata("p"), spec), GpusThere(resources))
+
+    assert found.request.gpus == (GpuRequest(memory_mib=5 * unit, resource="aliyun.com/gpu-mem"),)
+    assert found.containers == ("a",)
+
+
 @pytest.mark.parametrize(
     ("annotations", "models", "ids"),
     [
         ({"nvidia.com/use-gputype": "t4"}, {"Tesla-T4"}, set()),
         ({"nvidia.com/use-gputype": "A100,T4"}, set(THERE.models), set()),
         ({"nvidia.com/nouse-gputype": "A100"}, {"Tesla-T4"}, set()),
+        ({"nvidia.com/use-gputype": "NVIDIA-Tesla T4"}, {"Tesla-T4"}, set()),
+        ({"nvidia.com/nouse-gputype": "NVIDIA-NVIDIA A100-SXM4-80GB"}, {"Tesla-T4"}, set()),
         ({"nvidia.com/use-gputype": "H100"}, {NO_SUCH}, set()),
         ({"nvidia.com/use-gpuuuid": "GPU-1"}, set(), {"GPU-1"}),
         ({"nvidia.com/nouse-gpuuuid": "GPU-1"}, set(), {"GPU-0"}),
@@ -110,6 +189,9 @@ def test_annotations_of_hami_choose_among_gpus(annotations: dict[str, str], mode
         ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, False),
         ({"ownerReferences": [{"kind": "Job", "controller": True}],
           "annotations": {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false"}}, False),
+        ({"ownerReferences": [{"kind": "Node", "controller": True}]}, False),
+        ({"ownerReferences": [{"kind": "ReplicaSet", "controller": True}],
+          "deletionTimestamp": "2026-11-24T00:00:00Z"}, False),
     ],
 )  # fmt: skip
 def test_a_pod_moves_only_if_it_would_come_again(metadata: dict[str, Any], can_move: bool) -> None:
@@ -152,3 +234,47 @@ def test_a_pod_stays_whose_place_depends_on_others(spec: dict[str, Any]) -> None
 
     assert read_spec({"containers": [gpus()]}, **owned).can_move
     assert not read_spec({"containers": [gpus()], **spec}, **owned).can_move
+
+
+def test_a_pod_stays_that_has_claims() -> None:
+    owned = {"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}
+
+    assert not read_spec({"containers": [gpus()], "resourceClaims": [{"name": "g"}]}, **owned).can_move
+
+
+@pytest.mark.parametrize(
+    ("metadata", "can_end"),
+    [
+        ({}, True),
+        ({"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}, True),
+        ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, False),
+        ({"ownerReferences": [{"kind": "Node", "controller": True}]}, False),
+        ({"annotations": {"kubernetes.io/config.mirror": "8d1"}}, False),
+    ],
+)
+def test_a_pod_makes_no_room_that_is_back_on_its_node_at_once(metadata: dict[str, Any], can_end: bool) -> None:
+    assert pod(gpus(), **metadata).can_end is can_end
+
+
+@pytest.mark.parametrize(("policy", "may_preempt"), [(None, True), ("PreemptLowerPriority", True), ("Never", False)])
+def test_whether_others_end_for_a_pod(policy: str | None, may_preempt: bool) -> None:
+    assert read_spec({"containers": [gpus()], "preemptionPolicy": policy}).may_preempt is may_preempt
+
+
+def test_a_pod_of_a_file_without_a_uid_is_known_by_its_name() -> None:
+    found = read_pod(msgspec.json.decode(b'{"metadata": {"name": "p"}}', type=ApiPod), THERE)
+
+    assert (found.uid, found.name) == ("default/p", "default/p")
+
+
+def test_what_a_pod_has_by_a_claim_is_not_asked_of_device_plugins() -> None:
+    """The scheduler writes which extended resources those are (Kubernetes 1.34, DRAExtendedResource)."""
+    container = asking(**{"nvidia.com/gpu": "1", "example.com/nic": "1"})
+    mappings = [
+        {"containerName": "c", "requestName": "r", "resourceName": name} for name in container["resources"]["limits"]
+    ]
+    status = {"extendedResourceClaimStatus": {"requestMappings": mappings, "resourceClaimName": "p-extended"}}
+    document = {"metadata": {"name": "p"}, "spec": {"containers": [container]}, "status": status}
+    found = read_pod(msgspec.json.decode(msgspec.json.encode(document), type=ApiPod), THERE)
+
+    assert (found.request.gpus, found.request.others) == ((), (("pods", 1),))

@@ -107,11 +107,13 @@ def is_terminal() -> bool:
 MEANINGS = {
     "object-unreadable": "it is not as the API has it, and is left out",
     "annotation-unreadable": "its annotation cannot be read, so its labels describe it",
-    "held-assumed": "nobody says which GPUs some of its pods have, so they count where they fit best",
+    "held-assumed": "nobody says which GPUs some of its pods have, or not of all, so they count where they fit best",
     "over-held": "its pods ask for more than there is",
     "device-gone": "a container holds a device that the node does not have",
+    "claims-unread": "it has devices by claims (DRA), and claims are not read",
+    "gated": "it waits until somebody takes its scheduling gates away, and is left out",
     "node-unknown": "it is bound to a node that is not listed",
-    "duplicate-name": "two nodes have this name",
+    "duplicate-name": "another one has this name, and the first counts; or another pod has its UID",
 }
 
 

@@ -178,11 +178,11 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", nod
     if only and only not in waiting:
         raise PodUnknown(only)
     empty, placed, found = emptied(cluster), {id(each): each for each in seen.pods}, list[PodShown]()
-    version, known = -1, dict[tuple[Request, int], Explanation]()
+    version, known = -1, dict[tuple[Request, int, bool], Explanation]()
     for each in seen.waiting:
         if version != cluster.version:  # while nothing changes, pods that are alike are explained once
             version, known = cluster.version, {}
-        alike = each.request, each.priority
+        alike = each.request, each.priority, each.may_preempt
         decided = known[alike] = known.get(alike) or explain(engine, each, placed.values(), empty)
         if each.name == only or not only:
             found.append(_shown_pod(cluster, each, decided, [*placed.values()], node, waiting))

@@ -3,17 +3,17 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
-from gpuplane.model.nodegpus import NodeGpus, OfferedResource
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Cluster, Node
-from gpuplane.placement.kubernetes.held import Note, settle, unknown_nodes
+from gpuplane.placement.kubernetes.held import Note, settle, unknown_nodes, without_split
 from gpuplane.placement.kubernetes.nodes import (
     SHARED_RESOURCE,
     SeenNode,
     aliyun_unit_mib,
+    offered_resources,
     read_node,
 )
-from gpuplane.placement.kubernetes.objects import ApiNode, ApiPod, Resources
+from gpuplane.placement.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.placement.kubernetes.peers import HeldGpu, held_gpus
 from gpuplane.placement.kubernetes.pods import GpusThere, read_pod
 from gpuplane.placement.pods import Pod
@@ -38,48 +38,59 @@ class SeenCluster(Value):
 
 def read_cluster(nodes: Iterable[ApiNode], pods: Iterable[ApiPod]) -> SeenCluster:
     """What the API says. It never raises: what is not as it should be is among the notes."""
-    listed = list(nodes)
-    notes = list[Note]()
-    seen = dict[str, SeenNode]()
+    listed, notes = list(nodes), list[Note]()
+    seen, doubled = dict[str, SeenNode](), dict[str, None]()
     for each in listed:
         if each.metadata.name in seen:
-            notes.append(Note("duplicate-name", each.metadata.name))
+            doubled[each.metadata.name] = None
         else:
             seen[each.metadata.name] = read_node(each)
-    there = _gpus_there(seen, {each.metadata.name: each.status.capacity or {} for each in listed})
+    there = _gpus_there(seen, listed)
     waiting, by_node, by_peers = list[Pod](), dict[str, list[Pod]](), dict[str, Sequence[HeldGpu]]()
+    names, uids = set[str](), set[str]()
     for api in pods:
-        if not api.has_ended:
-            pod = read_pod(api, there)
-            (by_node.setdefault(api.spec.node_name, []) if api.spec.node_name else waiting).append(pod)
-            if held := held_gpus(api.metadata.annotations or {}):
-                by_peers[pod.name] = held
+        if api.has_ended:
+            continue
+        pod = read_pod(api, there)
+        if pod.name in names or pod.uid in uids:
+            doubled[pod.name] = None
+            if pod.name in names:
+                continue
+            pod = pod.but(uid=pod.name)
+        names.add(pod.name)
+        uids.add(pod.uid)
+        if api.has_claims:
+            notes.append(Note("claims-unread", pod.name))
+        if api.spec.node_name:
+            by_node.setdefault(api.spec.node_name, []).append(pod)
+        elif api.spec.scheduling_gates:
+            notes.append(Note("gated", pod.name))
+        elif not api.metadata.deletion_timestamp:
+            waiting.append(pod)
+        if held := held_gpus(api):
+            by_peers[pod.name] = held
+    notes += [Note("duplicate-name", name) for name in doubled]
     notes += unknown_nodes(by_node, seen)
-    placed = list[Pod]()
+    described, placed = list[Node](), list[Pod]()
     for name, node in seen.items():
         found, said = settle(node, by_node.get(name, ()), by_peers)
+        described.append(without_split(node, found))
         placed += found
         notes += said
     waiting.sort(key=lambda each: -each.priority)
-    return SeenCluster(tuple(each.node for each in seen.values()), tuple(placed), tuple(waiting), tuple(notes))
+    return SeenCluster(tuple(described), tuple(placed), tuple(waiting), tuple(notes))
 
 
-def _gpus_there(seen: Mapping[str, SeenNode], capacities: Mapping[str, Resources]) -> GpusThere:
+def _gpus_there(seen: Mapping[str, SeenNode], nodes: Iterable[ApiNode]) -> GpusThere:
     resources = {GPU_RESOURCE: 0, SHARED_RESOURCE: 0}
     for each in seen.values():
-        for resource in _offered(each.told):
-            if resource is not None and not resource.name.startswith(MIG_RESOURCE_PREFIX):
+        for resource in offered_resources(each.told) if each.told is not None else ():
+            if not resource.name.startswith(MIG_RESOURCE_PREFIX):
                 resources[resource.name] = max(resources.get(resource.name, 0), resource.share_mib)
     gpus = [gpu for each in seen.values() for gpu in each.node.gpus]
     return GpusThere(
         resources,
         frozenset(each.model for each in gpus),
         frozenset(each.id for each in gpus),
-        aliyun_unit_mib(capacities),
+        aliyun_unit_mib(nodes),
     )
-
-
-def _offered(told: NodeGpus | None) -> Iterable[OfferedResource | None]:
-    for gpu in told.gpus if told is not None else ():
-        yield gpu.resource
-        yield from (each.resource for each in gpu.mig)

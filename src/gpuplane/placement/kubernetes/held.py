@@ -6,20 +6,21 @@ described and never refused: each pod counts with what is left when its turn com
 first, then the largest), and the node is named among the notes. So the arrays of a cluster stay within what there is.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import Literal
 
 import numpy as np
 
 from gpuplane.core.reports.nodeannotation import GIVEN_OUT_STATES
+from gpuplane.core.resourcenames import GPU_RESOURCE
 from gpuplane.model.nodegpus import Holding
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Cluster, Node
-from gpuplane.placement.kubernetes.nodes import SeenNode
+from gpuplane.placement.kubernetes.nodes import ALIYUN_MEMORY, SeenNode
 from gpuplane.placement.kubernetes.peers import HeldGpu
 from gpuplane.placement.pods import Pod
-from gpuplane.placement.requests import WHOLE, Placement, Request, Share
+from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request, Share
 from gpuplane.placement.within import place_within
 
 NoteCode = Literal[
@@ -28,14 +29,21 @@ NoteCode = Literal[
     "held-assumed",
     "over-held",
     "device-gone",
+    "claims-unread",
+    "gated",
     "node-unknown",
     "duplicate-name",
 ]
 """`object-unreadable`: a Node or Pod is not as the API has it, and is left out. `annotation-unreadable`: the node is
-described by its labels. `held-assumed`: nobody says which GPUs some of its pods have. `over-held`: its pods ask for
-more than there is. `device-gone`: a container holds a device that the node does not have. `node-unknown`: a pod is
-bound to a node that was not listed. `duplicate-name`: two nodes have one name."""
-Shares = tuple[tuple[Share, ...], ...]
+described by its labels. `held-assumed`: nobody says which GPUs some of its pods have, or not of all. `over-held`: its
+pods ask for more than there is. `device-gone`: a container holds a device that the node does not have. `claims-unread`:
+a pod has devices by claims (DRA), which are not read. `gated`: a pod waits until somebody takes its scheduling gates
+away, and is left out. `node-unknown`: a pod is bound to a node that was not listed. `duplicate-name`: two nodes or two
+pods have one name, and the first counts; or two pods one UID."""
+ALL_SPLIT = "split-count"
+"""Code of a GPU that as many containers share as may."""
+Rest = Sequence[tuple[int, GpuRequest]]
+"""Of the parts of a pod's request: its place among them, and what is not known of it."""
 
 
 class Note(Value, omit_defaults=False):
@@ -53,38 +61,42 @@ def settle(
 
     `by_peers`: pod "namespace/name" → what other systems have written on it.
     """
-    told, nameless, notes = _told_shares(seen)
-    known = list(pods)
-    placed = [
-        each.but(placement=_placement(seen.node, each, told.pop(each.name))) for each in known if each.name in told
-    ]
-    placed += [_stranger(seen.node, name, shares) for name, shares in told.items()]
-    others = sorted((each for each in known if each.name not in {pod.name for pod in placed}), key=_turn)
-    for index, each in enumerate(others):
-        if (held := (by_peers or {}).get(each.name)) and (placement := _placement_by_peers(seen.node, each, held)):
-            others[index] = each.but(placement=placement)
-    for index, each in enumerate(others):
-        if each.placement is None and each.request.gpus and (matching := _take_nameless(each, nameless)):
-            others[index] = each.but(placement=_placement(seen.node, each, matching), is_assumed=True)
-    placed += [_stranger(seen.node, "", [("", share)]) for _, share in nameless]
-    return fill(seen.node, [*placed, *others], notes)
+    told, lost, nameless, notes = _told_shares(seen)
+    in_turn = sorted(pods, key=lambda pod: pod.name)
+    in_turn.sort(key=lambda pod: pod.request.size, reverse=True)  # the largest first: so all fit that could
+    found = list[tuple[Pod, Rest]]()
+    for each in in_turn:
+        if each.name in told:
+            placement = _placement(seen.node, each, told.pop(each.name))
+        else:
+            placement = _placement_by_peers(seen.node, each, (by_peers or {}).get(each.name, ()))
+        found.append((each.but(placement=placement), _rest(seen.node, each.request, placement, lost[each.name])))
+    for index, (each, rest) in enumerate(found):
+        if rest and (matching := _take_nameless(rest, nameless)):
+            assert each.placement is not None
+            found[index] = each.but(placement=_joined(each.placement, rest, matching), is_assumed=True), ()
+    strangers = [_stranger(seen.node, name, shares) for name, shares in told.items()]
+    strangers += [_stranger(seen.node, "", [("", share)]) for _, share in nameless]
+    return fill(seen.node, [*((each, ()) for each in strangers), *found], notes)
 
 
-def fill(node: Node, pods: Iterable[Pod], notes: Iterable[Note] = ()) -> tuple[list[Pod], list[Note]]:
-    """The pods with all their places, each with what is left when its turn comes. Those with GPUs that are known
-    first."""
+def fill(node: Node, pods: Iterable[tuple[Pod, Rest]], notes: Iterable[Note] = ()) -> tuple[list[Pod], list[Note]]:
+    """The pods with all their places, each with what is left when its turn comes, and with the rest of its GPUs that
+    nobody has told. Those with GPUs that are known first."""
     cluster, found, said = Cluster([node.but(is_schedulable=True, taints=())]), list[Pod](), list(notes)
     assumed = over = False
-    for each in sorted(pods, key=lambda pod: pod.placement is None):
-        placement = each.placement
-        if placement is None:
-            assumed |= bool(each.request.gpus)
-            placement = _assume(cluster, node, each.request)
-            each = each.but(is_assumed=bool(each.request.gpus))
-        request, clipped, is_over = _clip(cluster, each.request, placement)
+    for each, rest in sorted(pods, key=lambda pod: bool(pod[1]) or not pod[0].has_gpus):
+        assert each.placement is not None
+        request, placement, is_over = _clip(cluster, each.request, each.placement)
+        cluster.take(request, placement)
+        if rest:
+            guess, is_short = _assume(cluster, node, [wanted for _, wanted in rest])
+            placement = _joined(placement, rest, guess)
+            is_over |= is_short
+        assumed |= bool(rest)
         over |= is_over
-        cluster.take(request, clipped)
-        found.append(each.but(placement=clipped, taken=None if request == each.request else request))
+        taken = None if request == each.request else request
+        found.append(each.but(placement=placement, taken=taken, is_assumed=each.is_assumed or bool(rest)))
     if assumed:
         said.append(Note("held-assumed", node.name))
     if over:
@@ -92,25 +104,58 @@ def fill(node: Node, pods: Iterable[Pod], notes: Iterable[Note] = ()) -> tuple[l
     return found, said
 
 
-def _turn(pod: Pod) -> tuple[int, int, int, str]:
-    """The largest first: so all fit that could."""
-    size = sum(
-        each.count * max(each.milli, each.memory_percent * 10, WHOLE if each.units else 0) for each in pod.request.gpus
-    )
-    memory = sum(each.count * each.memory_mib for each in pod.request.gpus)
-    return -size, -memory, -pod.request.cpu_milli, pod.name
+def _rest(node: Node, request: Request, placement: Placement, lost: int) -> Rest:
+    """What a pod asks for and nobody has told: of which parts, and how much, on GPUs that the part does not have yet.
+    `lost`: so many ids that it holds are of devices that nobody gets any more."""
+    asked = [each.count * max(each.units, 1) for each in request.gpus]
+    has = [sum(max(share.units, 1) for share in part) for part in placement.shares]
+    spare = lost + sum(max(there - count, 0) for count, there in zip(asked, has, strict=False))
+    rest = list[tuple[int, GpuRequest]]()
+    for part, (count, there) in enumerate(zip(asked, has, strict=False)):
+        missing = max(count - there, 0)
+        known = min(missing, spare)
+        spare -= known
+        if missing > known:
+            wanted, mine = request.gpus[part], {share.gpu for share in placement.shares[part]}
+            others = frozenset(gpu.id for place, gpu in enumerate(node.gpus) if place not in mine)
+            ids = (wanted.ids & others if wanted.ids else others) if mine else wanted.ids
+            rest.append((part, wanted.but(count=missing - known, ids=ids)))
+    return rest
 
 
-def _assume(cluster: Cluster, node: Node, request: Request) -> Placement:
-    """Where the request fits, though the node's CPU may be full; else what is left of its GPUs."""
-    free = Request(gpus=request.gpus)
-    if found := place_within(cluster, 0, free):
-        return found
-    shares = list[tuple[Share, ...]]()
-    for wanted in request.gpus:
-        order = np.argsort(-cluster.milli_free[0][: len(node.gpus)], kind="stable")[: wanted.count]
-        shares.append(tuple(cluster.share_of(0, int(gpu), wanted) for gpu in order))
-    return Placement(node.name, tuple(shares))
+def _joined(placement: Placement, rest: Rest, shares: Iterable[Sequence[Share]]) -> Placement:
+    """A place with the shares of the rest, too."""
+    parts = [*placement.shares]
+    for (part, _), more in zip(rest, shares, strict=True):
+        parts[part] = (*parts[part], *more)
+    return placement.but(shares=tuple(parts))
+
+
+def _assume(cluster: Cluster, node: Node, wanted: Sequence[GpuRequest]) -> tuple[list[tuple[Share, ...]], bool]:
+    """Takes these GPUs where they fit; else what is left of them, two ids of one GPU as NVIDIA's plugin gives them out
+    if it comes to that. (the shares, whether they are less than asked for)."""
+    if found := place_within(cluster, 0, Request(gpus=tuple(wanted))):
+        cluster.take(Request(), found)
+        return list(found.shares), False
+    if not node.gpus:
+        return [()] * len(wanted), True
+    shares, is_short = list[tuple[Share, ...]](), False
+    for each in wanted:
+        part = list[Share]()
+        for _ in range(min(each.count, sum(gpu.units for gpu in node.gpus) + 1)):
+            share = cluster.share_of(0, _freest(cluster, len(node.gpus), each), each)
+            _, clipped, is_less = _clip(cluster, Request(), Placement(node.name, ((share,),)))
+            cluster.take(Request(), clipped)
+            part += clipped.shares[0]
+            is_short |= is_less
+        shares.append(tuple(part))
+    return shares, is_short
+
+
+def _freest(cluster: Cluster, gpus: int, wanted: GpuRequest) -> int:
+    """The GPU of the only node that has the most left of what is wanted; one where it fits before all others."""
+    fits = cluster.fits(np.zeros(1, np.int64), wanted)[0, :gpus]
+    return int(np.lexsort((cluster.milli_free[0, :gpus], fits))[-1])
 
 
 def _clip(cluster: Cluster, request: Request, placement: Placement) -> tuple[Request, Placement, bool]:
@@ -150,22 +195,25 @@ def _clip(cluster: Cluster, request: Request, placement: Placement) -> tuple[Req
 
 def _told_shares(
     seen: SeenNode,
-) -> tuple[dict[str, list[tuple[str, Share]]], list[tuple[Holding, Share]], list[Note]]:
-    """Pod "namespace/name" → (container, share) of each that it holds; what is held by nobody that is named; notes."""
-    told, nameless = dict[str, list[tuple[str, Share]]](), list[tuple[Holding, Share]]()
+) -> tuple[dict[str, list[tuple[str, Share]]], Counter[str], list[tuple[Holding, Share]], list[Note]]:
+    """Pod "namespace/name" → (container, share) of each that it holds, and → ids that it holds of devices that are
+    gone or sick; what is held by nobody that is named; notes."""
+    told, lost, nameless = dict[str, list[tuple[str, Share]]](), Counter[str](), list[tuple[Holding, Share]]()
     notes = [Note("annotation-unreadable", seen.node.name, seen.problem)] if seen.problem else []
     for holding in seen.told.holdings if seen.told is not None else ():
         place = seen.devices.get(holding.device)
+        shares = [] if place is None else _shares_of(seen, holding, place)
         if place is None:
             notes.append(Note("device-gone", seen.node.name, holding.device))
+        if not holding.holder.name:
+            nameless.extend((holding, share) for share in shares)
             continue
-        shares = _shares_of(seen, holding, place)
-        if holding.holder.name:
-            name = f"{holding.holder.namespace}/{holding.holder.name}"
+        name = f"{holding.holder.namespace}/{holding.holder.name}"
+        if shares:
             told.setdefault(name, []).extend((holding.holder.container, share) for share in shares)
         else:
-            nameless.extend((holding, share) for share in shares)
-    return told, nameless, notes
+            lost[name] += 1 if holding.memory_mib else holding.ids
+    return told, lost, nameless, notes
 
 
 def _shares_of(seen: SeenNode, holding: Holding, place: int) -> list[Share]:
@@ -195,37 +243,71 @@ def _placement(node: Node, pod: Pod, shares: Sequence[tuple[str, Share]]) -> Pla
     return Placement(node.name, tuple(map(tuple, parts)))
 
 
-def _placement_by_peers(node: Node, pod: Pod, held: Sequence[HeldGpu]) -> Placement | None:
-    """The parts of the pod's request on these GPUs, one after the other; None where they are not as many, or others."""
-    places = {gpu.id: place for place, gpu in enumerate(node.gpus)}
-    if not held[0].id and all(each.count == 1 for each in pod.request.gpus):
-        held = [*held] * len(pod.request.gpus)  # gpushare gives all containers of a pod parts of one GPU
-    found = [each.place if not each.id else places.get(each.id, -1) for each in held]
-    if len(held) != sum(each.count for each in pod.request.gpus) or any(not 0 <= at < len(node.gpus) for at in found):
-        return None
-    cluster, left, parts = Cluster([node]), iter(zip(found, held, strict=True)), list[tuple[Share, ...]]()
-    for wanted in pod.request.gpus:
-        shares = list[Share]()
-        for place, gpu in islice(left, wanted.count):
-            share = cluster.share_of(0, place, wanted)
-            if not wanted.units:
-                share = share.but(milli=gpu.milli or share.milli, memory_mib=gpu.memory_mib or share.memory_mib)
-            shares.append(share)
-        parts.append(tuple(shares))
-    return Placement(node.name, tuple(parts))
+def _placement_by_peers(node: Node, pod: Pod, held: Sequence[HeldGpu]) -> Placement:
+    """What others say that a pod has, by the parts of its request. What they do not say, or not of a GPU that the node
+    has, is not there.
+
+    What a container has that runs before the others counts as far as they have less of that GPU: of each GPU the most
+    that is used at once (HAMi, pkg/scheduler/score.go, applyPeakUsage).
+    """
+    if not held:
+        return Placement(node.name, ((),) * len(pod.request.gpus))
+    cluster, places = Cluster([node]), {gpu.id: place for place, gpu in enumerate(node.gpus)}
+    parts = [list[Share]() for _ in pod.request.gpus]
+    for gpu in sorted(held, key=lambda each: each.is_before):
+        at = places.get(gpu.id, -1) if gpu.id else gpu.place
+        mine = [
+            part
+            for part, wanted in enumerate(pod.request.gpus)
+            if wanted.resource == (GPU_RESOURCE if gpu.id else ALIYUN_MEMORY)
+            and (gpu.is_before or gpu.container in ("", pod.containers[part]))
+        ]
+        open_ = [part for part in mine if len(parts[part]) < pod.request.gpus[part].count]
+        if not 0 <= at < len(node.gpus) or not (open_ or (mine and gpu.is_before)):
+            continue
+        part = (open_ or mine)[-1 if gpu.is_before else 0]
+        share = _share_by_peers(cluster, at, pod.request.gpus[part], gpu)
+        if gpu.is_before:
+            there = [each for part in parts for each in part if each.gpu == at]
+            share = share.but(
+                milli=max(share.milli - sum(each.milli for each in there), 0),
+                memory_mib=max(share.memory_mib - sum(each.memory_mib for each in there), 0),
+                units=0 if there else share.units,
+            )
+        if share.milli or share.memory_mib or not gpu.is_before:
+            parts[part].append(share)
+    return Placement(node.name, tuple(map(tuple, parts)))
+
+
+def _share_by_peers(cluster: Cluster, place: int, wanted: GpuRequest, gpu: HeldGpu) -> Share:
+    """What a pod has of a GPU: as is said, also where it asks for a GPU and HAMi gives so much by default; all of it,
+    and what nobody says, as it asks."""
+    is_all = wanted.units and gpu.memory_mib >= cluster.gpu_memory_mib[0, place]
+    if is_all or not (gpu.memory_mib or gpu.milli):
+        return cluster.share_of(0, place, wanted)
+    return cluster.share_of(0, place, GpuRequest(milli=gpu.milli, memory_mib=gpu.memory_mib))
+
+
+def without_split(seen: SeenNode, pods: Iterable[Pod]) -> Node:
+    """The node, where nobody gets a GPU any more that as many containers share as may (HAMi, checkCardTimeSlicing)."""
+    used = Counter(share.gpu for pod in pods if pod.placement for share in pod.placement.all_shares)
+    full = {at for at, most in enumerate(seen.splits) if used[at] >= most}
+    if not full:
+        return seen.node
+    gpus = [gpu.but(code=gpu.code or ALL_SPLIT) if at in full else gpu for at, gpu in enumerate(seen.node.gpus)]
+    return seen.node.but(gpus=tuple(gpus))
 
 
 def _stranger(node: Node, name: str, shares: Iterable[tuple[str, Share]]) -> Pod:
     """Who holds GPUs and is not among the pods, as one that has ended meanwhile."""
-    return Pod(
-        "", name, Request(), placement=Placement(node.name, (tuple(share for _, share in shares),)), can_move=False
-    )
+    placement = Placement(node.name, (tuple(share for _, share in shares),))
+    return Pod("", name, Request(), placement=placement, can_move=False, can_end=False)
 
 
-def _take_nameless(pod: Pod, nameless: list[tuple[Holding, Share]]) -> list[tuple[str, Share]]:
-    """Takes from what is held by nobody that is named what this pod could hold; all that it asks for, or nothing."""
-    found = list[int]()
-    for wanted in pod.request.gpus:
+def _take_nameless(rest: Rest, nameless: list[tuple[Holding, Share]]) -> list[list[Share]]:
+    """Takes from what is held by nobody that is named what a pod could hold; all the rest of it, or nothing."""
+    found, parts = set[int](), list[list[Share]]()
+    for _, wanted in rest:
         mine = [
             place
             for place, each in enumerate(nameless)
@@ -233,10 +315,10 @@ def _take_nameless(pod: Pod, nameless: list[tuple[Holding, Share]]) -> list[tupl
         ][: wanted.count]
         if len(mine) < wanted.count:
             return []
-        found += mine
-    taken = [("", nameless[place][1]) for place in found]
+        found.update(mine)
+        parts.append([nameless[place][1] for place in mine])
     nameless[:] = [each for place, each in enumerate(nameless) if place not in found]
-    return taken
+    return parts
 
 
 def _could_be(resource: str, profile: str, memory_mib: int, holding: Holding, share: Share) -> bool:

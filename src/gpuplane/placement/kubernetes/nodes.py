@@ -11,13 +11,13 @@ GPU of its own, with its own memory.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpuplane.core.nodeselection import BLOCKING
 from gpuplane.core.reports.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, decode_node_gpus
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
-from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice
+from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
 from gpuplane.placement.cluster import Gpu, Node
 from gpuplane.placement.kubernetes.objects import (
     LARGEST,
@@ -26,14 +26,20 @@ from gpuplane.placement.kubernetes.objects import (
     ApiNode,
     Resources,
     amount_of,
+    in_units,
     is_number,
     model_name,
+    quantities,
+    unit_of,
 )
 from gpuplane.placement.kubernetes.peers import REGISTERED, registered_gpus
 
-SHARED_RESOURCE = f"{GPU_RESOURCE}.shared"
-"""As the device plugin names shares where `renameByDefault` is set."""
+SHARED_SUFFIX = ".shared"
+"""Behind the names of resources that are shared, where `renameByDefault` is set."""
+SHARED_RESOURCE = GPU_RESOURCE + SHARED_SUFFIX
 ALIYUN_MEMORY, ALIYUN_COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
+COUNTED_APART = {"cpu", "memory", GPU_RESOURCE, SHARED_RESOURCE, ALIYUN_MEMORY, ALIYUN_COUNT}
+"""Resources that are not among the others of a node, beside those of MIG devices."""
 MOST_GIB = 100
 """A GPU with more units of `aliyun.com/gpu-mem` counts them in MiB (kubectl-inspect-gpushare, cmd/inspect)."""
 NODE_TAINTS = "node.kubernetes.io/"
@@ -46,12 +52,14 @@ MOST_GPUS = 256
 
 class SeenNode(NamedTuple):
     """A Node that was read. `told`: what its annotation says; None: it has none that can be read, and `problem` says
-    why, if it has one. `devices`: the index of a device in the annotation → its place among the node's GPUs."""
+    why, if it has one. `devices`: the index of a device in the annotation → its place among the node's GPUs. `splits`:
+    of each GPU, how many containers may share it, where HAMi gives them out."""
 
     node: Node
     told: NodeGpus | None = None
     devices: Mapping[str, int] = {}
     problem: str = ""
+    splits: tuple[int, ...] = ()
 
 
 def read_node(api: ApiNode) -> SeenNode:
@@ -70,7 +78,8 @@ def read_node(api: ApiNode) -> SeenNode:
             problem = f"annotation {ANNOTATION} does not say all GPUs: it would be too long"
     elif text := (api.metadata.annotations or {}).get(REGISTERED):
         try:
-            return SeenNode(node.but(gpus=registered_gpus(text, amount_of(api.status.capacity or {}, GPU_RESOURCE))))
+            found = registered_gpus(text, amount_of(api.status.capacity or {}, GPU_RESOURCE))
+            return SeenNode(node.but(gpus=tuple(gpu for gpu, _ in found)), splits=tuple(most for _, most in found))
         except ValueError as error:
             problem = f"{error}"
     return SeenNode(node.but(gpus=_by_labels(api)), problem=problem)
@@ -87,12 +96,26 @@ def _without_gpus(api: ApiNode) -> Node:
         labels=api.metadata.labels or {},
         is_schedulable=not api.spec.unschedulable and not closing,
         taints=tuple(each for each in taints if each not in closing),
+        others=_others(have),
     )
 
 
+def _others(have: Resources) -> dict[str, int]:
+    """What a node has of all that is not read otherwise. What it does not name it does not have, as kube-scheduler
+    takes it (noderesources/fit.go). Every kubelet says how many pods it takes; a file written by hand may leave that
+    out, and then it takes any number."""
+    found = {"pods": LARGEST} if "pods" not in have else {}
+    found |= {
+        name: in_units(amount, unit_of(name), "down")
+        for name, amount in quantities(have).items()
+        if name not in COUNTED_APART and not name.startswith(MIG_RESOURCE_PREFIX)
+    }
+    return {name: amount for name, amount in found.items() if amount}
+
+
 def profile_name(resource: str) -> str:
-    """The profile that a resource stands for: "nvidia.com/mig-1g.10gb.me" for "1g.10gb+me"."""
-    profile = resource.removeprefix(MIG_RESOURCE_PREFIX)
+    """The profile that a resource stands for: "1g.10gb+me" for "nvidia.com/mig-1g.10gb.me", and for its shares."""
+    profile = resource.removeprefix(MIG_RESOURCE_PREFIX).removesuffix(SHARED_SUFFIX)
     size, memory, attributes = profile.partition("gb")
     return size + memory + attributes.replace(".", "+")
 
@@ -109,9 +132,18 @@ def _by_annotation(node: Node, told: NodeGpus) -> SeenNode:
         devices[each.index] = len(gpus)
         devices |= {device.index: len(gpus) for device in each.mig}
         gpus.append(_gpu(each))
+    offered = {each.name for each in offered_resources(told)}
+    node = node.but(others={name: amount for name, amount in node.others.items() if name not in offered})
     if told.state not in GIVEN_OUT_STATES:
         gpus = [each.but(code=each.code or told.code or told.state) for each in gpus]
     return SeenNode(node.but(gpus=tuple(gpus)), told, devices)
+
+
+def offered_resources(told: NodeGpus) -> Iterator[OfferedResource]:
+    """The resource of each device that has one."""
+    for gpu in told.gpus:
+        found = gpu.resource, *(each.resource for each in gpu.mig)
+        yield from (each for each in found if each is not None)
 
 
 def _is_single(device: NodeMigDevice) -> bool:
@@ -161,7 +193,7 @@ def _by_labels(api: ApiNode) -> tuple[Gpu, ...]:
     capacity, allocatable = api.status.capacity or {}, api.status.allocatable
     if not (count := amount_of(capacity, GPU_RESOURCE)) and not amount_of(capacity, SHARED_RESOURCE):
         if shared := amount_of(capacity, ALIYUN_MEMORY):
-            return _by_memory(name, labels, shared, amount_of(capacity, ALIYUN_COUNT))
+            return _by_memory(name, labels, shared, capacity)
         if not any(each.startswith(MIG_RESOURCE_PREFIX) for each in capacity):
             return ()
     resource = GPU_RESOURCE if count else SHARED_RESOURCE
@@ -175,11 +207,10 @@ def _by_labels(api: ApiNode) -> tuple[Gpu, ...]:
         units.but(id=f"{name}/{place}", code="" if (place + 1) * of_each <= well else NOT_ALLOCATABLE)
         for place in range(whole)
     ]
-    profiles = {
-        profile_name(each): amount_of(allocatable or capacity, each)
-        for each in capacity
-        if each.startswith(MIG_RESOURCE_PREFIX)
-    }
+    profiles = Counter[str]()
+    for each in capacity:
+        if each.startswith(MIG_RESOURCE_PREFIX):
+            profiles[profile_name(each)] += amount_of(allocatable or capacity, each)
     if profiles:
         count = min(max(_number(labels, "nvidia.com/gpu.count") - whole, 1), MOST_GPUS)
         for place in range(count):
@@ -198,19 +229,35 @@ def _share(labels: Mapping[str, str], ids: int) -> tuple[int, int]:
     return replicas, min(ids // replicas, MOST_GPUS)
 
 
-def _by_memory(name: str, labels: Mapping[str, str], shared: int, count: int) -> tuple[Gpu, ...]:
-    """GPUs of gpushare's device plugin, which are all taken for as large as the first."""
-    count = min(max(count, 1), MOST_GPUS)
-    memory = min(shared // count * (1 if shared // count > MOST_GIB else 1024), LARGEST)
+def _by_memory(name: str, labels: Mapping[str, str], shared: int, capacity: Resources) -> tuple[Gpu, ...]:
+    """GPUs of gpushare's device plugin, which are all taken for as large as the first.
+
+    Kubelet drops their number when it registers anew, and the plugin writes it only when it starts. Until then the
+    extender places nothing there (pkg/utils/node.go); NVIDIA's label says how many they are.
+    """
+    count = min(_aliyun_gpus(capacity, labels), MOST_GPUS)
+    memory = min(shared // max(count, 1) * _unit_mib(shared, count), LARGEST)
     model = model_name(labels.get("nvidia.com/gpu.product", ""))
-    return tuple(Gpu(f"{name}/{place}", model, memory, resource=ALIYUN_MEMORY) for place in range(count))
+    code = "" if amount_of(capacity, ALIYUN_COUNT) else NOT_OFFERED
+    return tuple(Gpu(f"{name}/{place}", model, memory, resource=ALIYUN_MEMORY, code=code) for place in range(count))
 
 
-def aliyun_unit_mib(nodes: Mapping[str, Resources]) -> int:
-    """MiB in each unit of `aliyun.com/gpu-mem`, as the cluster's nodes count it; by `name → capacity`."""
-    for capacity in nodes.values():
-        if shared := amount_of(capacity, ALIYUN_MEMORY):
-            return 1 if shared // max(amount_of(capacity, ALIYUN_COUNT), 1) > MOST_GIB else 1024
+def _aliyun_gpus(capacity: Resources, labels: Mapping[str, str]) -> int:
+    return amount_of(capacity, ALIYUN_COUNT) or _number(labels, "nvidia.com/gpu.count")
+
+
+def _unit_mib(shared: int, count: int) -> int:
+    return 1 if shared // max(count, 1) > MOST_GIB else 1024
+
+
+def aliyun_unit_mib(nodes: Iterable[ApiNode]) -> int:
+    """MiB in each unit of `aliyun.com/gpu-mem`, as the cluster's nodes count it: as the first that says how many GPUs
+    it has."""
+    for each in nodes:
+        capacity = each.status.capacity or {}
+        count = _aliyun_gpus(capacity, each.metadata.labels or {})
+        if count and (shared := amount_of(capacity, ALIYUN_MEMORY)):
+            return _unit_mib(shared, count)
     return 1024
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
 
@@ -14,6 +15,7 @@ MIB = 1 << 20
 MILLI = Fraction(1, 1000)
 LARGEST = 1 << 40
 """What is more counts as that: amounts are added in 64 bits."""
+HUGE_PAGES = "hugepages-"
 Amount = str | int | float
 Resources = Mapping[str, Amount]
 
@@ -34,6 +36,7 @@ class ObjectMetadata(msgspec.Struct, rename="camel"):
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
+    deletion_timestamp: str | None = None
 
 
 class NodeSpec(msgspec.Struct):
@@ -59,7 +62,7 @@ class ApiNode(msgspec.Struct):
 
 
 class ResourceRequirements(msgspec.Struct):
-    """What a container asks for. Of extended resources the two are the same."""
+    """What a container asks for, or a pod as a whole. Of extended resources the two are the same."""
 
     requests: Resources | None = None
     limits: Resources | None = None
@@ -116,13 +119,30 @@ class PodSpec(msgspec.Struct, rename="camel"):
     tolerations: list[Toleration] | None = None
     topology_spread_constraints: list[SpreadConstraint] | None = None
     priority: int | None = None
+    preemption_policy: str | None = None
+    scheduling_gates: list[msgspec.Raw] | None = None
     overhead: Resources | None = None
+    resources: ResourceRequirements | None = None
+    resource_claims: list[msgspec.Raw] | None = None
 
 
-class PodStatus(msgspec.Struct):
-    """Whether it has ended."""
+class ClaimedResource(msgspec.Struct, rename="camel"):
+    """An extended resource that a container has by a claim, and not of a device plugin."""
+
+    resource_name: str = ""
+
+
+class ClaimStatus(msgspec.Struct, rename="camel"):
+    """The claim that the scheduler has made for extended resources."""
+
+    request_mappings: list[ClaimedResource] | None = None
+
+
+class PodStatus(msgspec.Struct, rename="camel"):
+    """Whether it has ended, and what it has by a claim."""
 
     phase: str = ""
+    extended_resource_claim_status: ClaimStatus | None = None
 
 
 class ApiPod(msgspec.Struct):
@@ -137,14 +157,39 @@ class ApiPod(msgspec.Struct):
         """Whether it holds nothing any more. A pod that is being deleted still holds what it has."""
         return self.status.phase in ("Succeeded", "Failed")
 
+    @property
+    def claimed(self) -> frozenset[str]:
+        """The extended resources that it has by a claim: no device plugin gives them out, and no node counts them."""
+        found = self.status.extended_resource_claim_status
+        return frozenset(each.resource_name for each in found.request_mappings or ()) if found else frozenset()
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether it has devices by claims (DRA)."""
+        return bool(self.spec.resource_claims or self.status.extended_resource_claim_status)
+
+
+def quantities(resources: Resources | None) -> dict[str, Decimal]:
+    """The amounts of resources; without those that are none."""
+    found = {name: parse_quantity(f"{amount}") for name, amount in (resources or {}).items()}
+    return {name: amount for name, amount in found.items() if amount is not None and amount > 0}
+
+
+def in_units(amount: Decimal, per: Fraction | int = 1, rounded: Literal["up", "down"] = "up") -> int:
+    """An amount as a whole number of units of `per`."""
+    number = amount if per == 1 else Fraction(amount) / per
+    return min(math.ceil(number) if rounded == "up" else math.floor(number), LARGEST)
+
 
 def amount_of(resources: Resources, name: str, per: Fraction | int = 1, rounded: Literal["up", "down"] = "up") -> int:
     """A resource as a whole number of units of `per`; 0 where it is not named, or is no amount."""
     found = parse_quantity(f"{resources.get(name, '')}")
-    if found is None or found <= 0:
-        return 0
-    number = Fraction(found) / per
-    return min(math.ceil(number) if rounded == "up" else math.floor(number), LARGEST)
+    return 0 if found is None or found <= 0 else in_units(found, per, rounded)
+
+
+def unit_of(name: str) -> int:
+    """In what a resource is counted that is neither CPU nor memory nor a GPU: bytes in MiB, all else in ones."""
+    return MIB if name == "ephemeral-storage" or name.startswith(HUGE_PAGES) else 1
 
 
 def model_name(text: str) -> str:

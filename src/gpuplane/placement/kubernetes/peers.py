@@ -3,14 +3,14 @@
 | object | annotation | text |
 |---|---|---|
 | Node | `hami.io/node-nvidia-register` | JSON, a list of devices: `id`, `devmem` (MiB), `count`, `type`, `health`, `index`; once `id,count,devmem,devcore,type,numa,health`, `:` behind each |
-| Pod | `hami.io/vgpu-devices-allocated` | `id,type,MiB,cores`, `:` behind each device, `;` behind each container |
+| Pod | `hami.io/vgpu-devices-allocated` | `id,type,MiB,cores`, `:` behind each device, `;` behind each container: init containers first, where they are there at all |
 | Pod | `ALIYUN_COM_GPU_MEM_IDX` | the place of its GPU on the node |
 
 Sources: HAMi, pkg/device/devices.go and docs/develop/protocol.md; gpushare-device-plugin, pkg/gpu/nvidia/const.go. Who may
 write a pod may write these: they are good for advice, and not for more.
 """  # noqa: E501
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Annotated
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from gpuplane.core.resourcenames import GPU_RESOURCE
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Gpu
-from gpuplane.placement.kubernetes.objects import LARGEST, NOT_DECODED, is_number, model_name
+from gpuplane.placement.kubernetes.objects import LARGEST, NOT_DECODED, ApiPod, Container, is_number, model_name
 
 REGISTERED, ALLOCATED = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
 ALIYUN_PLACE = "ALIYUN_COM_GPU_MEM_IDX"
@@ -31,12 +31,15 @@ MOST = 1024
 
 class HeldGpu(Value):
     """A GPU that a pod has, by its UUID, or by its place on the node where that is ""; with so much memory and
-    milli-GPU, 0 where that is not said."""
+    milli-GPU, 0 where that is not said. `container`: its name; "" where it is not known, or all have it together.
+    `is_before`: it is one of those that run before the others, which may have the same GPU after it."""
 
     id: str
     place: int = -1
     memory_mib: int = 0
     milli: int = 0
+    container: str = ""
+    is_before: bool = False
 
 
 class _Registered(msgspec.Struct):
@@ -51,8 +54,9 @@ class _Registered(msgspec.Struct):
 _DEVICES = msgspec.json.Decoder(Annotated[list[_Registered], msgspec.Meta(min_length=1, max_length=MOST)])
 
 
-def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
-    """The GPUs that HAMi's plugin has registered on a node, in their order. Raises ValueError that says what is wrong.
+def registered_gpus(text: str, ids: int) -> list[tuple[Gpu, int]]:
+    """The GPUs that HAMi's plugin has registered on a node, in their order, and how many containers may share each.
+    Raises ValueError that says what is wrong.
 
     `ids`: how many `nvidia.com/gpu` the node has. HAMi registers `count` of them for each GPU; if these are others, the
     text is of a plugin that has gone. A GPU counts as one id: who asks for it and for no memory gets all of it.
@@ -65,16 +69,19 @@ def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
         raise ValueError(f"annotation {REGISTERED} has too many devices, or one of them twice")
     if ids != sum(each.count for each in found):
         raise ValueError(f"annotation {REGISTERED} has other devices than the node's {ids} {GPU_RESOURCE}")
-    return tuple(
-        Gpu(
-            each.id,
-            model_name(each.type.removeprefix(VENDOR)),
-            each.devmem,
-            resource=GPU_RESOURCE,
-            code="" if each.health else UNHEALTHY,
+    return [
+        (
+            Gpu(
+                each.id,
+                model_name(each.type.removeprefix(VENDOR)),
+                each.devmem,
+                resource=GPU_RESOURCE,
+                code="" if each.health else UNHEALTHY,
+            ),
+            each.count,
         )
         for each in sorted(found, key=lambda each: each.index)
-    )
+    ]
 
 
 def _once(text: str) -> _Registered:
@@ -86,17 +93,37 @@ def _once(text: str) -> _Registered:
     return msgspec.convert(dict(zip(names, cells, strict=False)), _Registered, strict=False)
 
 
-def held_gpus(annotations: Mapping[str, str]) -> tuple[HeldGpu, ...]:
+def held_gpus(api: ApiPod) -> tuple[HeldGpu, ...]:
     """The GPUs that a pod has, as HAMi or gpushare says it; none where nothing is said that can be read."""
-    place = annotations.get(ALIYUN_PLACE, "")
+    annotations = api.metadata.annotations or {}
     if text := annotations.get(ALLOCATED):
-        devices = [each.split(",") for each in text.replace(";", ":").split(":") if each]
-        if len(devices) > MOST or any(
-            len(each) < 4 or not (is_number(each[2]) and is_number(each[3])) for each in devices
-        ):
-            return ()
-        return tuple(
-            HeldGpu(each[0].partition("[")[0], memory_mib=int(each[2]), milli=min(int(each[3]), 100) * 10)
-            for each in devices
-        )
+        return _allocated(text, api)
+    place = annotations.get(ALIYUN_PLACE, "")
     return (HeldGpu("", int(place)),) if is_number(place) else ()
+
+
+def _allocated(text: str, api: ApiPod) -> tuple[HeldGpu, ...]:
+    texts = text.removesuffix(";").split(";")
+    inits, containers = api.spec.init_containers or [], api.spec.containers
+    by_number: dict[int, Sequence[Container]] = {
+        len(containers): containers,  # HAMi once left out init containers
+        len(inits) + len(containers): [*inits, *containers],
+    }
+    holders: Sequence[Container | None] = by_number.get(len(texts), [None] * len(texts))
+    found = list[HeldGpu]()
+    for place, (holder, devices) in enumerate(zip(holders, texts, strict=True)):
+        is_before = len(texts) > len(containers) and place < len(inits) and inits[place].restart_policy != "Always"
+        for device in filter(None, devices.split(":")):
+            cells = device.split(",")
+            if len(found) == MOST or len(cells) < 4 or not (is_number(cells[2]) and is_number(cells[3])):
+                return ()
+            found.append(
+                HeldGpu(
+                    cells[0].partition("[")[0],
+                    memory_mib=int(cells[2]),
+                    milli=min(int(cells[3]), 100) * 10,
+                    container=holder.name if holder is not None else "",
+                    is_before=holder is not None and is_before,
+                )
+            )
+    return tuple(found)

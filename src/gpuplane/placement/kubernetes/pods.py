@@ -1,49 +1,68 @@
 """A Pod of the API as a request: what it asks for, as kubelet and the systems that share GPUs count it.
 
-CPU and memory: the sum of the containers and sidecars, or what an init container needs while it runs, whichever is
-more, and the pod's overhead (k8s.io/component-helpers/resource, PodRequests). GPUs are counted for each container, as
-kubelet gives them out; an init container has those that the pod's containers get later (kubelet's device manager), and
-more only where it asks for more.
+Of CPU, memory and all that is no GPU: the sum of the containers and sidecars, or what an init container needs while it
+runs beside the sidecars before it, whichever is more; what the pod asks for as a whole instead of that; and its
+overhead (k8s.io/component-helpers/resource, PodRequests). GPUs are counted for each container, as kubelet gives them
+out: those of an init container are given again to the containers after it, and only what it has beyond them counts
+(pkg/kubelet/cm/devicemanager, devicesToReuse). So there are as many as kube-scheduler counts.
 
 | asked | means |
 |---|---|
 | `nvidia.com/gpu: n`, and resources that annotations name | n ids, each of another GPU |
 | `nvidia.com/mig-PROFILE: n` | n MIG devices, of one GPU or of several |
-| a resource whose ids stand for memory, `aliyun.com/gpu-mem` | that much memory of one GPU |
+| a resource whose ids stand for memory | that much memory of one GPU |
+| `aliyun.com/gpu-mem` | what all containers ask for together, of one GPU (gpushare-scheduler-extender) |
 | `nvidia.com/gpumem`, `gpumem-percentage`, `gpucores` (HAMi) | that much of each `nvidia.com/gpu`; of one by default |
 
 Annotations of HAMi choose among GPUs: `nvidia.com/use-gputype`, `nouse-gputype` (parts of a model's name, in any case),
 `use-gpuuuid`, `nouse-gpuuuid` (pkg/device/nvidia/device.go).
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import Decimal
 from typing import NamedTuple
 
 import msgspec
 
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
-from gpuplane.placement.kubernetes.nodes import ALIYUN_MEMORY, NODE_TAINTS, SHARED_RESOURCE, profile_name
+from gpuplane.placement.kubernetes.nodes import (
+    ALIYUN_MEMORY,
+    COUNTED_APART,
+    NODE_TAINTS,
+    SHARED_RESOURCE,
+    profile_name,
+)
 from gpuplane.placement.kubernetes.objects import (
+    HUGE_PAGES,
     LARGEST,
     MIB,
     MILLI,
     Affinity,
     ApiPod,
+    Container,
     PodSpec,
     Resources,
     amount_of,
+    in_units,
     model_name,
+    quantities,
+    unit_of,
 )
+from gpuplane.placement.kubernetes.peers import VENDOR
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import WHOLE, GpuRequest, NodeRules, Request
 
 GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES = (
     "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores",
 )  # fmt: skip
+NOT_COUNTED = {GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES, "nvidia.com/priority"}
+"""Resources that no node offers, and that kube-scheduler leaves to HAMi (`ignoredByScheduler` of its extender)."""
 USE_MODEL, AVOID_MODEL = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 USE_ID, AVOID_ID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 NO_SUCH = "no such GPU"
 """What a selector that chooses nothing chooses: the name of no model, the UUID of no GPU."""
+MIRROR = "kubernetes.io/config.mirror"
+"""Which kubelet writes on the Pod of a static pod."""
 KEPT_HERE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 MOST_GPUS = 1024
 """Of one container. What asks for more fits nowhere, and is not counted further."""
@@ -62,43 +81,44 @@ class GpusThere(NamedTuple):
 
 
 def read_pod(api: ApiPod, there: GpusThere) -> Pod:
-    """What a pod asks for; it has no place yet."""
+    """What a pod asks for; it has no place yet. A pod without a UID, as a file may have it, gets its name for one."""
     spec, metadata = api.spec, api.metadata
-    sidecars = [each for each in spec.init_containers or () if each.restart_policy == "Always"]
+    total = _total(api)
+    asking = _asking(api, there)
+    if mib := min(in_units(total.get(ALIYUN_MEMORY, Decimal(0))) * _aliyun_mib(there), LARGEST):
+        names = [each.name for each in _containers(spec) if amount_of(each.amounts(), ALIYUN_MEMORY)]
+        asking.append((names[0] if names else "", GpuRequest(memory_mib=mib, resource=ALIYUN_MEMORY)))
     selection = _selection(metadata.annotations or {}, there)
-    asking = [
-        (container.name, wanted.but(**selection))
-        for container in (*sidecars, *spec.containers)
-        for wanted in _gpus(container.amounts(), there)
-    ]
-    for container in spec.init_containers or ():
-        if container.restart_policy != "Always":
-            parts = [wanted.but(**selection) for wanted in _gpus(container.amounts(), there)]
-            for kind in dict.fromkeys(map(_kind, parts)):
-                asking = _with_init(asking, container.name, [each for each in parts if _kind(each) == kind])
-    overhead = spec.overhead or {}
-    request = Request(
-        cpu_milli=_effective(api, lambda each: amount_of(each, "cpu", MILLI)) + amount_of(overhead, "cpu", MILLI),
-        memory_mib=_effective(api, lambda each: amount_of(each, "memory", MIB)) + amount_of(overhead, "memory", MIB),
-        gpus=tuple(wanted for _, wanted in asking),
-        nodes=_node_rules(spec),
-    )
+    name = f"{metadata.namespace or 'default'}/{metadata.name}"
     return Pod(
-        uid=metadata.uid,
-        name=f"{metadata.namespace}/{metadata.name}",
-        request=request,
+        uid=metadata.uid or name,
+        name=name,
+        request=Request(
+            cpu_milli=in_units(total.pop("cpu", Decimal(0)), MILLI),
+            memory_mib=in_units(total.pop("memory", Decimal(0)), MIB),
+            gpus=tuple(wanted.but(**selection) for _, wanted in asking),
+            nodes=_node_rules(spec),
+            others=_others(total, there),
+        ),
         containers=tuple(name for name, _ in asking),
         priority=spec.priority or 0,
         can_move=_can_move(api),
+        can_end=MIRROR not in (metadata.annotations or {}) and not _owners(api) & {"DaemonSet", "Node"},
+        may_preempt=spec.preemption_policy != "Never",
     )
 
 
 def _can_move(api: ApiPod) -> bool:
     """Whether a controller would make it anew on another node: not without one, and not for a DaemonSet's. Nor does one
-    move that depends on where other pods are: that is not looked at."""
-    kinds = {each.kind for each in api.metadata.owner_references or () if each.controller}
-    stays = (api.metadata.annotations or {}).get(KEPT_HERE) == "false"
-    return bool(kinds) and not kinds & {"DaemonSet", "Node"} and not stays and not _minds_others(api.spec)
+    move that ends already, or whose place depends on where other pods are, or on its claims: that is not looked at."""
+    kinds, annotations = _owners(api), api.metadata.annotations or {}
+    stays = MIRROR in annotations or annotations.get(KEPT_HERE) == "false" or api.metadata.deletion_timestamp
+    comes_again = bool(kinds) and not kinds & {"DaemonSet", "Node"}
+    return comes_again and not stays and not api.has_claims and not _minds_others(api.spec)
+
+
+def _owners(api: ApiPod) -> set[str]:
+    return {each.kind for each in api.metadata.owner_references or () if each.controller}
 
 
 def _minds_others(spec: PodSpec) -> bool:
@@ -126,17 +146,73 @@ def _node_rules(spec: PodSpec) -> NodeRules:
     )
 
 
-def _effective(api: ApiPod, measure: Callable[[Resources], int]) -> int:
-    """What counts of a resource: what runs at the end, or what is needed on the way there."""
-    before = highest = 0
+def _containers(spec: PodSpec) -> list[Container]:
+    return [*(spec.init_containers or ()), *spec.containers]
+
+
+def _total(api: ApiPod) -> dict[str, Decimal]:
+    """What counts of each resource: what runs at the end, or what is needed on the way there. Claims are no part."""
+    running, highest = dict[str, Decimal](), dict[str, Decimal]()
     for each in api.spec.init_containers or ():
-        amount = measure(each.amounts())
+        amounts = quantities(each.amounts())
+        beside = _added(running, amounts)
+        highest = {name: max(amount, highest.get(name, Decimal(0))) for name, amount in (highest | beside).items()}
         if each.restart_policy == "Always":
-            before += amount
-            highest = max(highest, before)
+            running = beside
+    for each in api.spec.containers:
+        running = _added(running, quantities(each.amounts()))
+    total = {name: max(running.get(name, Decimal(0)), highest.get(name, Decimal(0))) for name in running | highest}
+    if (whole := api.spec.resources) is not None:
+        total = _of_pod(whole.limits) | total | _of_pod(whole.requests)  # a limit where no container says it
+    total = _added(total, quantities(api.spec.overhead))
+    claimed = api.claimed
+    return {name: amount for name, amount in total.items() if name not in claimed}
+
+
+def _of_pod(resources: Resources | None) -> dict[str, Decimal]:
+    """What a pod can ask for as a whole (IsSupportedPodLevelResource)."""
+    return {
+        name: amount
+        for name, amount in quantities(resources).items()
+        if name in ("cpu", "memory") or name.startswith(HUGE_PAGES)
+    }
+
+
+def _added(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    return {**one, **{name: one.get(name, Decimal(0)) + amount for name, amount in other.items()}}
+
+
+def _others(total: Mapping[str, Decimal], there: GpusThere) -> tuple[tuple[str, int], ...]:
+    """What it takes of its node beside CPU, memory and GPUs: a place among its pods, and what else it asks for."""
+    counted = {
+        name: in_units(amount, unit_of(name))
+        for name, amount in total.items()
+        if name not in COUNTED_APART | NOT_COUNTED | {"pods"}
+        and name not in there.resources
+        and not name.startswith(MIG_RESOURCE_PREFIX)
+    }
+    return tuple(sorted({**counted, "pods": 1}.items()))
+
+
+def _asking(api: ApiPod, there: GpusThere) -> list[tuple[str, GpuRequest]]:
+    """(container, what it asks of GPUs), of all that it has at once."""
+    asking, before = list[tuple[str, GpuRequest]](), list[tuple[int, str, list[GpuRequest]]]()
+    claimed, inits = api.claimed, len(api.spec.init_containers or ())
+    for place, container in enumerate(_containers(api.spec)):
+        amounts = {name: amount for name, amount in container.amounts().items() if name not in claimed}
+        parts = [*_gpus(amounts, there)]
+        if place < inits and container.restart_policy != "Always":
+            before.append((len(asking), container.name, parts))
         else:
-            highest = max(highest, before + amount)
-    return max(highest, before + sum(measure(each.amounts()) for each in api.spec.containers))
+            asking += [(container.name, each) for each in parts]
+    for beside, name, parts in before:
+        for kind in dict.fromkeys(map(_kind, parts)):
+            asking = _with_init(asking, beside, name, [each for each in parts if _kind(each) == kind])
+    return asking
+
+
+def _aliyun_mib(there: GpusThere) -> int:
+    return there.resources.get(ALIYUN_MEMORY, 0) or there.aliyun_mib
 
 
 def _gpus(amounts: Resources, there: GpusThere) -> Iterator[GpuRequest]:
@@ -146,8 +222,10 @@ def _gpus(amounts: Resources, there: GpusThere) -> Iterator[GpuRequest]:
     if memory or percent or milli:
         count = max(_count(amounts, GPU_RESOURCE), 1)
         whole = 0 if memory else percent or 100  # all of its memory, where only cores are asked for
-        yield GpuRequest(count=count, milli=milli, memory_mib=memory, memory_percent=whole)
+        yield GpuRequest(count=count, milli=milli, memory_mib=memory, memory_percent=whole, resource=GPU_RESOURCE)
     for name, mib in there.resources.items():
+        if name == ALIYUN_MEMORY:
+            continue  # of all containers together
         if not (count := _count(amounts, name)) or (name == GPU_RESOURCE and (memory or percent or milli)):
             continue
         if mib:
@@ -157,8 +235,6 @@ def _gpus(amounts: Resources, there: GpusThere) -> Iterator[GpuRequest]:
     for name in sorted(amounts):
         if name.startswith(MIG_RESOURCE_PREFIX) and name not in there.resources and (count := _count(amounts, name)):
             yield from [GpuRequest(profile=profile_name(name))] * count
-    if mib := amount_of(amounts, ALIYUN_MEMORY):
-        yield GpuRequest(memory_mib=min(mib * there.aliyun_mib, LARGEST))
 
 
 def _count(amounts: Resources, name: str) -> int:
@@ -166,10 +242,11 @@ def _count(amounts: Resources, name: str) -> int:
 
 
 def _with_init(
-    asking: list[tuple[str, GpuRequest]], name: str, parts: Sequence[GpuRequest]
+    asking: list[tuple[str, GpuRequest]], beside: int, name: str, parts: Sequence[GpuRequest]
 ) -> list[tuple[str, GpuRequest]]:
-    """The parts, with what an init container needs beyond them, of one kind: it has the GPUs of the others first."""
-    like = [place for place, (_, each) in enumerate(asking) if _kind(each) == _kind(parts[0])]
+    """The parts, with what an init container needs beyond them, of one kind. The first `beside` of them run at the same
+    time; it has the GPUs of those after it."""
+    like = [place for place, (_, each) in enumerate(asking) if place >= beside and _kind(each) == _kind(parts[0])]
     missing = sum(each.count for each in parts) - sum(asking[place][1].count for place in like)
     if parts[0].units or parts[0].profile or not like:
         more = [*parts[len(like) :]] if parts[0].profile else [each.but(count=missing) for each in parts]
@@ -218,4 +295,5 @@ def _list(annotations: Mapping[str, str], name: str) -> list[str]:
 
 
 def _is_named(model: str, parts: Sequence[str]) -> bool:
-    return any(model_name(part).casefold() in model.casefold() for part in parts)
+    """Whether one of these is a part of the name that HAMi has for a model."""
+    return any(model_name(part).casefold() in f"{VENDOR}{model}".casefold() for part in parts)

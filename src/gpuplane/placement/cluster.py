@@ -358,9 +358,9 @@ class Cluster:
     def _widen(self, node: Node) -> None:
         """Make room for its GPUs, models, profiles and other resources."""
         for name in node.others:
-            if name not in self.others:
-                self.others[name] = len(self.others)
-                self.others_free = np.pad(self.others_free, [(0, 0), (0, 1)])
+            self.others.setdefault(name, len(self.others))
+        if more := len(self.others) - self.others_free.shape[1]:
+            self.others_free = np.pad(self.others_free, [(0, 0), (0, more)])
         for gpu in node.gpus:
             self.models.setdefault(gpu.model, len(self.models))
             self.resources.setdefault(gpu.resource, len(self.resources))

@@ -2,7 +2,7 @@
 
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.kubernetes.cluster import SeenCluster
-from gpuplane.placement.policies.fgd import usual_gpu
+from gpuplane.placement.policies.expected import usual_gpu
 from gpuplane.placement.simulation.pods import Pod
 from gpuplane.placement.simulation.workers import Trace
 from gpuplane.placement.workload import request_class

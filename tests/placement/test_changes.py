@@ -26,23 +26,24 @@ def workload() -> Workload:
     return Workload({HALF: 3.0, WHOLE_ONE: 2.0, IN_ZONE: 2.0, BY_MEMORY: 1.0, Request(500): 1.0})
 
 
-def rows(found: tuple[Integers, Integers]) -> tuple[list[int], list[int]]:
-    return found[0].tolist(), found[1].tolist()
-
-
 def test_changes_since_the_last_look() -> None:
-    cluster, changes = Cluster([node("a"), node("b")]), Changes()
-    assert rows(changes.look(cluster)) == ([0, 1], [0, 1])
-    assert rows(changes.look(cluster)) == ([], [])
+    cluster, every, of_nodes = Cluster([node("a"), node("b")]), Changes(), Changes(of_nodes=True)
+
+    def look(cluster: Cluster) -> tuple[list[int], list[int]]:
+        return every.look(cluster).tolist(), of_nodes.look(cluster).tolist()
+
+    assert look(cluster) == ([0, 1], [0, 1])
+    assert look(cluster) == ([], [])
     cluster.take(HALF, Placement("b", ((Share(0, 500),),)))
-    assert rows(changes.look(cluster)) == ([1], [])
+    assert look(cluster) == ([1], [])
     cluster.put_node(node("c"))
     cluster.take(HALF, Placement("b", ((Share(1, 500),),)))
-    assert rows(changes.look(cluster)) == ([1, 2], [2])
+    assert look(cluster) == ([1, 2], [2])
     cluster.remove_node("a")
-    assert rows(changes.look(cluster)) == ([0], [0])
-    assert rows(changes.look(cluster.copy())) == ([0, 1, 2], [0, 1, 2])
-    assert rows(changes.look(cluster)) == ([0, 1, 2], [0, 1, 2])
+    assert look(cluster) == ([0], [0])
+    other = cluster.copy()
+    assert look(other) == ([0, 1, 2], [0, 1, 2])
+    assert look(cluster) == ([0, 1, 2], [0, 1, 2])
 
 
 @pytest.mark.parametrize("wanted", [0, 2, 3, 7])

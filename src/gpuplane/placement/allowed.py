@@ -84,7 +84,7 @@ class _Values(Generic[What]):
     """What `of` finds of each node, None of one that has gone, as numbers: equal values have the same one."""
 
     def __init__(self, of: "Callable[[Node], What | None]") -> None:
-        self._of, self._changes = of, Changes()
+        self._of, self._changes = of, Changes(of_nodes=True)
         self._numbers: dict[What | None, int] = {}
         self._of_row = np.zeros(0, np.int32)
 
@@ -107,7 +107,7 @@ class _Values(Generic[What]):
         return found
 
     def _follow(self, cluster: "Cluster") -> None:
-        _, rows = self._changes.look(cluster)
+        rows = self._changes.look(cluster)
         if not len(rows):
             return
         self._of_row = with_rows(self._of_row, len(cluster.nodes))

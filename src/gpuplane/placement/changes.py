@@ -14,9 +14,11 @@ NOTHING = np.zeros(0, np.int64)
 
 
 class Changes:
-    """Of one cluster at a time: when another one is looked at, all of its rows have changed."""
+    """Of one cluster at a time: when another one is looked at, all of its rows have changed. `of_nodes`: only those
+    count whose node came, went or was described anew."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, of_nodes: bool = False) -> None:
+        self._of_nodes = of_nodes
         self._cluster: ref[Cluster] | None = None
         self._version = -1
 
@@ -24,15 +26,14 @@ class Changes:
         """Whether this is the cluster that was looked at last."""
         return self._cluster is not None and self._cluster() is cluster
 
-    def look(self, cluster: "Cluster") -> "tuple[Integers, Integers]":
-        """(the rows that have changed since the last look, those of them whose nodes came, went or were described
-        anew), in order."""
-        since = self._version if self.is_of(cluster) else -1
-        if cluster.version == since:
-            return NOTHING, NOTHING
-        self._cluster, self._version = ref(cluster), cluster.version
-        described = cluster.rows_described_since(since) if cluster.inventory_version > since else NOTHING
-        return cluster.rows_changed_since(since), described
+    def look(self, cluster: "Cluster") -> "Integers":
+        """The rows that have changed since the last look, in order."""
+        if not self.is_of(cluster):
+            self._cluster, self._version = ref(cluster), -1
+        since, self._version = self._version, cluster.version
+        if self._of_nodes:
+            return cluster.rows_described_since(since) if cluster.inventory_version > since else NOTHING
+        return cluster.rows_changed_since(since) if cluster.version > since else NOTHING
 
 
 def with_rows(array: npt.NDArray[Scalar], rows: int) -> npt.NDArray[Scalar]:

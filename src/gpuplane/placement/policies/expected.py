@@ -18,7 +18,7 @@ class Expected:
     """Of one workload. What a request for memory or ids is to packing depends on the usual GPU."""
 
     def __init__(self, workload: Workload) -> None:
-        self._workload, self._changes = workload, Changes()
+        self._workload, self._changes = workload, Changes(of_nodes=True)
         self._version = -1
         self._usual: tuple[int, int] | None = None
         self._classes: dict[RequestClass, float] = {}
@@ -26,8 +26,7 @@ class Expected:
     def classes(self, cluster: Cluster) -> dict[RequestClass, float]:
         """`Workload.classes`; the same object until frequencies or the usual GPU have changed."""
         usual = self._usual if self._changes.is_of(cluster) else None
-        _, described = self._changes.look(cluster)
-        if len(described) or usual is None:
+        if len(self._changes.look(cluster)) or usual is None:
             usual = usual_gpu(cluster, usual)
         if (self._version, self._usual) != (self._workload.version, usual):
             self._version, self._usual = self._workload.version, usual

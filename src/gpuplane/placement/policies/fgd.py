@@ -86,15 +86,16 @@ class Fragmentation:
         self._all_may_run = True
         self._before = np.zeros(0)
         self._idle: Integers = np.zeros(0, np.int64)
-        self._changes = Changes()
+        self._changes, self._described = Changes(), Changes(of_nodes=True)
 
     def follow(self, cluster: Cluster) -> None:
         """Look at the nodes that have changed."""
-        rows, described = self._changes.look(cluster)
+        rows, described = self._changes.look(cluster), self._described.look(cluster)
         if not len(rows):
             return
-        for name in ("_words", "_may_run", "_may_run_all", "_before", "_idle"):
-            setattr(self, name, with_rows(getattr(self, name), len(cluster.nodes)))
+        if len(self._words) != len(cluster.nodes):
+            for name in ("_words", "_may_run", "_may_run_all", "_before", "_idle"):
+                setattr(self, name, with_rows(getattr(self, name), len(cluster.nodes)))
         if len(described):
             for index, each in enumerate(self._kinds):
                 self._may_run[described, index] = cluster.is_open(described, each.nodes, each.models)

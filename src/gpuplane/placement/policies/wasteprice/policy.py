@@ -176,11 +176,11 @@ class Potential:
 
     def _follow(self, cluster: Cluster) -> None:
         """Forget what nodes were worth that have changed."""
-        changed, _ = self._changes.look(cluster)
-        if len(changed):
+        changed = self._changes.look(cluster)
+        if len(self._before) != len(cluster.nodes):
             self._before = with_rows(self._before, len(cluster.nodes))
             self._is_known = with_rows(self._is_known, len(cluster.nodes))
-            self._is_known[changed] = False
+        self._is_known[changed] = False
 
     def _slots_worth(self, fifths: Fifths) -> Floats:
         worth: Floats = (POWERS.take(fifths) * self._of_slot).sum(axis=1)

@@ -48,7 +48,7 @@ class Slots:
         self._accepts_all = False
         self._row_accepts_all = np.zeros(0, np.bool_)
         self._fits: Numbers = np.zeros((0, len(sizes)), np.int32)  # of each node: how many of each size it has room for
-        self._changes = Changes()
+        self._changes, self._described = Changes(), Changes(of_nodes=True)
 
     def totals(self, cluster: Cluster) -> Integers:
         """Fifths of slots of the whole cluster."""
@@ -76,11 +76,12 @@ class Slots:
 
     def follow(self, cluster: Cluster) -> None:
         """Look at the nodes that have changed."""
-        rows, described = self._changes.look(cluster)
+        rows, described = self._changes.look(cluster), self._described.look(cluster)
         if not len(rows):
             return
-        for name in ("_fits", "_accepts", "_row_accepts_all"):
-            setattr(self, name, with_rows(getattr(self, name), len(cluster.nodes)))
+        if len(self._fits) != len(cluster.nodes):
+            for name in ("_fits", "_accepts", "_row_accepts_all"):
+                setattr(self, name, with_rows(getattr(self, name), len(cluster.nodes)))
         if len(described):
             self._look_at_nodes(cluster, described)
         self._fits[rows] = self._fitting[cluster.room[rows]].sum(axis=1, dtype=np.int32)

@@ -241,6 +241,25 @@ def test_linked_gpus_go_before_others_and_scores_stay_true(at_once: int, monkeyp
     assert run(engine, pair, pair, pair, pair) == [("d", [0, 1]), ("b", [0, 1]), ("a", [0, 1]), None]
 
 
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_rows_score_the_same_whichever_are_scored_together(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster([node(f"{index}", 1 + index % 4, link_group=index % 2) for index in range(20)])
+    for index in range(3, 20, 2):
+        cluster.take(request(milli=10 * index), Placement(f"{index}", ((Share(0, 10 * index),),)))
+    requests = request(milli=300), request(milli=1000, count=2), request()
+    engines = list[Engine]()
+    for rows in (3, 4096):
+        monkeypatch.setattr("gpuplane.placement.engine.TOGETHER", rows)
+        monkeypatch.setattr("gpuplane.placement.policies.wasteprice.slots.TOGETHER", rows)
+        engines.append(engine := Engine(cluster, POLICIES[policy]()))
+        for each in requests:
+            engine.scores(each)
+
+    for each in requests:
+        assert engines[0].scores(each).tolist() == engines[1].scores(each).tolist()
+        assert engines[0].choose(each) == engines[1].choose(each)
+
+
 WANTED = st.builds(
     GpuRequest,
     milli=st.integers(1, 1000),

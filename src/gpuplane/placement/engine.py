@@ -21,6 +21,8 @@ KEPT = 512
 """Requests whose scores are kept; the one that was asked for longest ago goes."""
 AT_ONCE = 150
 """Rows that a decision looks at by new prices: so many that were best by the old ones, and as many others in turn."""
+TOGETHER = 4096
+"""Rows that are scored at once: what is computed of them takes memory for each class of requests."""
 
 
 class Engine:
@@ -83,8 +85,10 @@ class Engine:
     def _look(self, ranking: "_Ranking", request: Request, rows: Integers) -> None:
         """Score these rows again."""
         ranking.version = self.cluster.version
-        if not len(rows):
-            return
+        for first in range(0, len(rows), TOGETHER):
+            self._score(ranking, request, rows[first : first + TOGETHER])
+
+    def _score(self, ranking: "_Ranking", request: Request, rows: Integers) -> None:
         ranking.values[rows] = -np.inf
         found = candidates(self.cluster, request, rows, self.policy.prefers_free_gpus)
         if not len(found.rows):

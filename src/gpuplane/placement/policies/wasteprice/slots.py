@@ -19,8 +19,8 @@ from gpuplane.placement.workload import RequestClass
 FIFTHS = 5
 MOST = 4000
 """Slots of one class on one node that are counted."""
-TOGETHER = 2048
-"""Nodes whose slots are counted at once: so the numbers stay in a processor's cache."""
+TOGETHER = 4096
+"""Nodes whose slots are counted at once: the numbers take memory for each class."""
 
 Numbers = npt.NDArray[np.int32]
 Fifths = npt.NDArray[np.int16]

@@ -74,10 +74,15 @@ def _entering(sizes: list[int], prices: Floats) -> tuple[Floats | None, float]:
     worth = _fill(sizes, prices)
     if worth[WHOLE] <= 1 + EPSILON:
         return None, 0.0
-    left = WHOLE
-    while worth[left] > EPSILON:
-        for index, size in enumerate(sizes):
-            if size <= left and worth[left - size] + prices[index] >= worth[left] - EPSILON and prices[index] > EPSILON:
+    left, most = WHOLE, worth.tolist()
+    paid = [
+        (index, size, price)
+        for index, (size, price) in enumerate(zip(sizes, prices.tolist(), strict=True))
+        if price > EPSILON
+    ]
+    while most[left] > EPSILON:
+        for index, size, price in paid:
+            if size <= left and most[left - size] + price >= most[left] - EPSILON:
                 column[index] += 1.0
                 left -= size
                 break
@@ -90,7 +95,7 @@ def _fill(sizes: list[int], prices: Floats) -> Floats:
     """The most that fits into 0 to 1000 milli: the unbounded knapsack."""
     worth = np.zeros(WHOLE + 1)
     for size, price in zip(sizes, prices, strict=True):
-        while size <= WHOLE:  # one more of this size, then two, four: every number is such a sum
+        while price > 0 and size <= WHOLE:  # one more of this size, then two, four: every number is such a sum
             np.maximum(worth[size:], worth[:-size] + price, out=worth[size:])
             size, price = 2 * size, 2 * price
     return worth

@@ -245,6 +245,59 @@ def test_what_is_known_is_full_and_others_have_room(monkeypatch: pytest.MonkeyPa
     assert run(engine, *[wanted] * 5) == [("1", [0]), ("2", [0]), ("3", [0]), ("4", [0]), None]
 
 
+class Scored(Binpack):
+    """Nodes score what is said of them, until that changes."""
+
+    def __init__(self, **points: float) -> None:
+        self.points, self.pricing = points, Binpack()
+
+    def say(self, **points: float) -> None:
+        said = self.points = {**self.points, **points}
+
+        class Priced(Binpack):
+            def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
+                return np.array([said[each.name] for row in found.rows if (each := cluster.nodes[row])])
+
+        self.pricing = Priced()
+
+    def refresh(self, cluster: Cluster) -> Binpack:
+        return self.pricing
+
+
+@pytest.mark.parametrize("at_once", [1, 150])
+def test_linked_gpus_go_before_others_and_scores_stay_true(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of places that are not linked, too, the better one is taken, however little it is better."""
+    monkeypatch.setattr("gpuplane.placement.engine.AT_ONCE", at_once)
+    cluster = Cluster([node("a"), node("b"), node("c", link_group=1), node("d", link_group=1)])
+    policy, pair, points = Scored(), request(milli=1000, count=2), {"a": 5.0, "b": 5.0 + 1e-9, "c": -3.0, "d": -3.5}
+    engine = Engine(cluster, policy)
+    policy.say(**points)
+
+    assert engine.scores(pair).tolist() == list(points.values())
+    assert run(engine, pair) == [("c", [0, 1])]
+    policy.say()  # the same anew
+    assert run(engine, pair, pair, pair, pair) == [("d", [0, 1]), ("b", [0, 1]), ("a", [0, 1]), None]
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_rows_score_the_same_whichever_are_scored_together(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster([node(f"{index}", 1 + index % 4, link_group=index % 2) for index in range(20)])
+    for index in range(3, 20, 2):
+        cluster.take(request(milli=10 * index), Placement(f"{index}", ((Share(0, 10 * index),),)))
+    requests = request(milli=300), request(milli=1000, count=2), request()
+    engines = list[Engine]()
+    for rows in (3, 4096):
+        monkeypatch.setattr("gpuplane.placement.engine.TOGETHER", rows)
+        monkeypatch.setattr("gpuplane.placement.policies.wasteprice.slots.TOGETHER", rows)
+        engines.append(engine := Engine(cluster, POLICIES[policy]()))
+        for each in requests:
+            engine.scores(each)
+
+    for each in requests:
+        assert engines[0].scores(each).tolist() == engines[1].scores(each).tolist()
+        assert engines[0].choose(each) == engines[1].choose(each)
+
+
 WANTED = st.builds(
     GpuRequest,
     milli=st.integers(1, 1000),

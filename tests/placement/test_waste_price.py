@@ -16,7 +16,7 @@ from gpuplane.placement.cluster import Cluster, Gpu, Node
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies.wasteprice import WastePrice
 from gpuplane.placement.policies.wasteprice.policy import EXPONENT, USUAL_CPU, WASTE, merge_alike, weights, with_large
-from gpuplane.placement.policies.wasteprice.prices import waste_prices
+from gpuplane.placement.policies.wasteprice.prices import SIZES, round_up, waste_prices
 from gpuplane.placement.policies.wasteprice.slots import Slots
 from gpuplane.placement.requests import GpuRequest, Request
 from gpuplane.placement.workload import RequestClass, Workload
@@ -62,6 +62,38 @@ def test_prices_of_small_workloads(demand: dict[int, float], worth: dict[int, fl
     assert {part: round(float(waste_prices(demand)[part]), 6) for part in worth} == {
         part: round(price, 6) for part, price in worth.items()
     }
+
+
+MANY = st.dictionaries(st.integers(1, 999), st.integers(1, 50), max_size=200)
+
+
+@given(MANY)
+def test_of_many_sizes_the_rare_ones_are_rounded_up(demand: dict[int, int]) -> None:
+    """The simplex method would take seconds for some fifty odd ones. Nobody gets less than is asked for."""
+    found = round_up(demand)
+    most = sorted(demand, key=lambda size: (-size * demand[size], size))[: SIZES // 2]
+
+    assert len(found) <= SIZES
+    assert found.keys() <= demand.keys()
+    assert sum(found.values()) == sum(demand.values())
+    assert all(found[size] >= demand[size] for size in most)
+    for least in demand:
+        assert sum(number for size, number in found.items() if size >= least) >= sum(
+            number for size, number in demand.items() if size >= least
+        )
+    if len(demand) <= SIZES:
+        assert found == demand
+
+
+@given(MANY, st.integers(1, 12))
+def test_prices_whose_search_ends_early_are_feasible(demand: dict[int, int], steps: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gpuplane.placement.policies.wasteprice.prices.STEPS", steps)
+        worth = waste_prices(demand)
+
+    assert (np.diff(worth[:1001]) >= -1e-9).all()
+    for part in range(1, 1000):
+        assert (worth[part] + worth[: 1001 - part] <= worth[part:1001] + 1e-7).all()
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="the openb trace is not here: its data are not ours to publish")

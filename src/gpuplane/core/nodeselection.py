@@ -18,21 +18,8 @@ def matches_node(selector: NodeSelector, name: str, labels: Mapping[str, str]) -
     return any(_matches_term(term, name, labels) for term in selector.node_selector_terms)
 
 
-def tolerates(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
-    """Whether none of these taints keeps away who has these tolerations."""
-    tolerations = tuple(tolerations)
-    return all(any(_tolerates(each, taint) for each in tolerations) for taint in taints if taint.effect in BLOCKING)
-
-
-def _matches_term(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
-    if not (term.match_expressions or term.match_fields):
-        return False
-    return all(_is_met(each, labels.get(each.key)) for each in term.match_expressions) and all(
-        each.key == "metadata.name" and _is_met(each, name) for each in term.match_fields
-    )
-
-
-def _is_met(requirement: Requirement, value: str | None) -> bool:
+def meets(requirement: Requirement, value: str | None) -> bool:
+    """Whether a label or field with this value meets it; None: there is none."""
     match requirement.operator:
         case "In":
             return value in requirement.values
@@ -48,6 +35,20 @@ def _is_met(requirement: Requirement, value: str | None) -> bool:
                 return False
             return int(found) > int(bound) if requirement.operator == "Gt" else int(found) < int(bound)
     return False
+
+
+def tolerates(tolerations: Iterable[Toleration], taints: Iterable[Taint]) -> bool:
+    """Whether none of these taints keeps away who has these tolerations."""
+    tolerations = tuple(tolerations)
+    return all(any(_tolerates(each, taint) for each in tolerations) for taint in taints if taint.effect in BLOCKING)
+
+
+def _matches_term(term: NodeSelectorTerm, name: str, labels: Mapping[str, str]) -> bool:
+    if not (term.match_expressions or term.match_fields):
+        return False
+    return all(meets(each, labels.get(each.key)) for each in term.match_expressions) and all(
+        each.key == "metadata.name" and meets(each, name) for each in term.match_fields
+    )
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:

@@ -4,15 +4,14 @@ A row is a node; the columns of the two-dimensional arrays are its GPUs, in the 
 GPUs than the widest, `is_usable` is false and all else 0. Arrays are read by everybody and written here alone.
 """
 
-from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuplane.core.nodeselection import matches_node, tolerates
 from gpuplane.model.nodeselection import Taint
 from gpuplane.model.value import Value
+from gpuplane.placement.allowed import Allowed
 from gpuplane.placement.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
 
 Integers = npt.NDArray[np.int64]
@@ -49,9 +48,6 @@ class Node(Value):
     taints: tuple[Taint, ...] = ()
     others: Mapping[str, int] = {}
 
-
-RULES_KEPT = 512
-"""Rules whose nodes are kept; those that were asked for longest ago go."""
 
 _Move = tuple[str, Integers, int | tuple[int, ...], int, int]
 """Of one array: the unit, the array, the place in it, the amount, and the most that may be free there."""
@@ -94,7 +90,7 @@ class Cluster:
         self.inventory_version = 0  # the version when a node last came, went or was described anew
         self.has_links = False  # whether any GPU has a link group
         self._has_taints = False  # whether any node has one
-        self._allowed: OrderedDict[NodeRules, tuple[int, Booleans]] = OrderedDict()  # rules → (version, of each row)
+        self._allowed = Allowed()
         self.changed_at = np.zeros(0, np.int64)  # the version when each row last changed
         self._described_at = np.zeros(0, np.int64)  # the same, of what the node has
         self._free_rows: list[int] = []
@@ -159,7 +155,7 @@ class Cluster:
             name: each.copy() if isinstance(each, np.ndarray | list | dict) else each
             for name, each in self.__dict__.items()
         })  # fmt: skip
-        other._allowed = OrderedDict()  # its arrays are written to
+        other._allowed = Allowed()  # it follows one cluster
         return other
 
     def share_of(self, row: int, gpu: int, wanted: GpuRequest) -> Share:
@@ -261,16 +257,7 @@ class Cluster:
 
     def is_allowed(self, rows: Integers, rules: NodeRules) -> Booleans:
         """To which of these rows a pod with such rules may go. Only nodes that were described anew are looked at."""
-        version, found = self._allowed.pop(rules, (-1, np.zeros(0, np.bool_)))
-        if len(found) < len(self.nodes):
-            found = np.pad(found, (0, len(self.nodes) - len(found)))
-        if version < self.inventory_version:
-            for row in self.rows_described_since(version):
-                found[row] = _allows(rules, self.nodes[row])
-        self._allowed[rules] = self.version, found
-        if len(self._allowed) > RULES_KEPT:
-            self._allowed.popitem(last=False)
-        return found[rows]
+        return self._allowed.rows(self, rules)[rows]
 
     def _move(self, request: Request, placement: Placement, sign: int) -> None:
         row = self.rows.get(placement.node)
@@ -422,13 +409,3 @@ def _profile_size(profile: str) -> tuple[int, int]:
     slices, _, rest = profile.partition("g.")
     memory = rest.split("gb")[0].split("+")[0]
     return (int(slices), int(memory)) if slices.isdecimal() and memory.isdecimal() else (0, 0)
-
-
-def _allows(rules: NodeRules, node: Node | None) -> bool:
-    """Whether a pod with such rules may go to a node."""
-    return (
-        node is not None
-        and all(node.labels.get(key) == value for key, value in rules.labels)
-        and (rules.affinity is None or matches_node(rules.affinity, node.name, node.labels))
-        and tolerates(rules.tolerations, node.taints)
-    )

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuplane.placement.candidates import candidates
-from gpuplane.placement.cluster import Cluster, Integers
+from gpuplane.placement.cluster import Booleans, Cluster, Integers
 from gpuplane.placement.policies.policy import Floats, Policy, Pricing
 from gpuplane.placement.requests import Placement, Request
 
@@ -21,8 +21,8 @@ KEPT = 512
 """Requests whose scores are kept; the one that was asked for longest ago goes."""
 AT_ONCE = 150
 """Rows that a decision looks at by new prices: so many that were best by the old ones, and as many others in turn."""
-UNLINKED = 1e12
-"""What GPUs lose that are not linked though that is preferred: more than any score."""
+TOGETHER = 4096
+"""Rows that are scored at once: what is computed of them takes memory for each class of requests."""
 
 
 class Engine:
@@ -36,17 +36,15 @@ class Engine:
     def choose(self, request: Request) -> Placement | None:
         """Where a pod goes; None where it fits nowhere. Nothing is taken by that."""
         ranking = self._rank(request)
-        if not len(ranking.values) or (best := ranking.values.max()) == -np.inf:
+        best = ranking.best()
+        if not len(best):
             return None
-        if self._random:
-            ties = np.flatnonzero(ranking.values == best)
-            row = int(ties[self._random.randrange(len(ties))])
-        else:
-            row = int(ranking.values.argmax())
+        row = int(best[self._random.randrange(len(best))] if self._random else best[0])
         return self._placement(request, row, ranking.gpus[row])
 
     def scores(self, request: Request) -> Floats:
-        """Of each row, what its best place scores by present prices; −inf where the request does not fit."""
+        """Of each row, what its best place scores by present prices; −inf where the request does not fit. A place with
+        GPUs that are linked as the request prefers it goes before all others, whatever they score."""
         ranking = self._rank(request)
         self._look(ranking, request, ranking.next_left(len(ranking.left)))
         return ranking.values.copy()
@@ -87,21 +85,23 @@ class Engine:
     def _look(self, ranking: "_Ranking", request: Request, rows: Integers) -> None:
         """Score these rows again."""
         ranking.version = self.cluster.version
-        if not len(rows):
-            return
+        for first in range(0, len(rows), TOGETHER):
+            self._score(ranking, request, rows[first : first + TOGETHER])
+
+    def _score(self, ranking: "_Ranking", request: Request, rows: Integers) -> None:
         ranking.values[rows] = -np.inf
         found = candidates(self.cluster, request, rows, self.policy.prefers_free_gpus)
         if not len(found.rows):
             return
         scores = ranking.pricing.score(self.cluster, request, found)
+        order: Integers | slice = slice(None)
+        if (found.rows[1:] == found.rows[:-1]).any():  # the best of a row last: it stays; of equals the first
+            keys = (scores,) if found.is_linked is None else (scores, found.is_linked)
+            order = len(scores) - 1 - np.lexsort([each[::-1] for each in keys])
+        rows = found.rows[order]
+        ranking.values[rows], ranking.gpus[rows] = scores[order], found.gpus[order]
         if found.is_linked is not None:
-            scores = np.where(found.is_linked, scores, scores - UNLINKED)
-        if len(found.rows) == 1 or (found.rows[1:] != found.rows[:-1]).all():
-            ranking.values[found.rows], ranking.gpus[found.rows] = scores, found.gpus
-            return
-        order = np.argsort(scores[::-1], kind="stable")  # the best of a row last: it stays; of equals the first
-        rows = found.rows[::-1][order]
-        ranking.values[rows], ranking.gpus[rows] = scores[::-1][order], found.gpus[::-1][order]
+            ranking.is_linked[rows] = found.is_linked[order]
 
 
 class _Ranking:
@@ -111,8 +111,17 @@ class _Ranking:
     def __init__(self, pricing: Pricing, rows: int, request: Request) -> None:
         self.pricing, self.version = pricing, 0
         self.values: Floats = np.full(rows, -np.inf)
+        self.is_linked: Booleans = np.ones(rows, np.bool_)  # as the request prefers it
         self.gpus = np.zeros((rows, sum(each.count for each in request.gpus)), np.uint16)
         self.left: Integers = np.zeros(0, np.int64)
+
+    def best(self) -> Integers:
+        """The rows that are the best of all, in order: of those that are linked, if there are any."""
+        values = self.values
+        if not self.is_linked.all() and (is_linked := self.is_linked & (values > -np.inf)).any():
+            values = np.where(is_linked, values, -np.inf)
+        most = values.max(initial=-np.inf)
+        return np.flatnonzero(values == most) if most > -np.inf else np.zeros(0, np.int64)
 
     def price_anew(self, pricing: Pricing, changed: Integers) -> Integers:
         """Forget all scores; the rows to look at now: those that have changed, the best so far, and some others."""
@@ -120,7 +129,7 @@ class _Ranking:
         self.left = self.left[self.values[self.left] == -np.inf]
         self.values[changed] = -np.inf
         known = np.flatnonzero(self.values > -np.inf)
-        known = known[np.argsort(-self.values[known], kind="stable")]
+        known = known[np.lexsort((-self.values[known], ~self.is_linked[known]))]
         self.values[:] = -np.inf
         looks = np.zeros(len(self.values), np.bool_)
         looks[changed] = looks[known[:AT_ONCE]] = looks[self.next_left(AT_ONCE)] = True
@@ -136,4 +145,5 @@ class _Ranking:
         """Nodes have come."""
         if more := rows - len(self.values):
             self.values = np.pad(self.values, (0, more), constant_values=-np.inf)
+            self.is_linked = np.pad(self.is_linked, (0, more), constant_values=True)
             self.gpus = np.pad(self.gpus, [(0, more), (0, 0)])

@@ -18,6 +18,8 @@ OFTEN = 0.01
 of one node in each pod would make as many classes."""
 GROWTH = 1.25
 """Arrivals since the last look, as a factor, after which frequencies count as changed."""
+REQUESTS = 2048
+"""Different requests that are remembered."""
 
 
 class RequestClass(NamedTuple):
@@ -38,15 +40,17 @@ class Workload:
         """`weight`: as how many arrivals what is expected counts; 0: as the sum of its numbers."""
         total = sum(expected.values())
         factor = weight / total if weight and total else 1.0
-        self._weights = {request: number * factor for request, number in expected.items() if number > 0}
-        self._total = sum(self._weights.values())
+        self._weights = dict[Request, float]()
+        self._total = 0.0  # of all that was ever told or has come
+        for request, number in expected.items():
+            if number > 0:
+                self._add(request, number * factor)
         self._told = self._total
         self.version = 0
 
     def arrive(self, request: Request, times: float = 1.0) -> None:
         """Count a request: once for each pod, however often it is tried; or as so many."""
-        self._weights[request] = self._weights.get(request, 0.0) + times
-        self._total += times
+        self._add(request, times)
         if self._total >= GROWTH * self._told:
             self._told = self._total
             self.version += 1
@@ -54,15 +58,37 @@ class Workload:
     def classes(self, memory_mib: int = 0, unit_milli: int = WHOLE) -> dict[RequestClass, float]:
         """Class → its frequency; together 1. `memory_mib`, `unit_milli`: of a usual GPU, for what is asked by these.
         MIG devices count as none."""
-        by_rules = dict[NodeRules, float]()
-        for request, weight in self._weights.items():
-            by_rules[request.nodes] = by_rules.get(request.nodes, 0.0) + weight
+        total, by_rules = sum(self._weights.values()), self._by_rules()
         found = dict[RequestClass, float]()
         for request, weight in self._weights.items():
             key = request_class(request, memory_mib, unit_milli)
-            if by_rules[request.nodes] < OFTEN * self._total:
+            if by_rules[request.nodes] < OFTEN * total:
                 key = key._replace(nodes=ANYWHERE)
-            found[key] = found.get(key, 0.0) + weight / self._total
+            found[key] = found.get(key, 0.0) + weight / total
+        return found
+
+    def _add(self, request: Request, weight: float) -> None:
+        self._weights[request] = self._weights.get(request, 0.0) + weight
+        self._total += weight
+        if len(self._weights) > REQUESTS:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Half of them stay at most: memory makes no class, what has rare rules counts as if it had none, and of what
+        differs then the most frequent stay, of equals those that came last."""
+        by_rules, total = self._by_rules(), sum(self._weights.values())
+        found = dict[Request, float]()
+        for request, weight in self._weights.items():
+            rules = request.nodes if by_rules[request.nodes] >= OFTEN * total else ANYWHERE
+            request = request.but(memory_mib=0, nodes=rules)
+            found[request] = found.get(request, 0.0) + weight
+        self._weights = dict(sorted(found.items(), key=lambda item: item[1])[-REQUESTS // 2 :])
+
+    def _by_rules(self) -> dict[NodeRules, float]:
+        """Rules → the weight of all requests that have them."""
+        found = dict[NodeRules, float]()
+        for request, weight in self._weights.items():
+            found[request.nodes] = found.get(request.nodes, 0.0) + weight
         return found
 
 

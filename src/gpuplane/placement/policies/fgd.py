@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuplane.placement.candidates import Candidates
+from gpuplane.placement.changes import Changes, with_rows
 from gpuplane.placement.cluster import Cluster, Integers
+from gpuplane.placement.policies.expected import Expected, fewest
 from gpuplane.placement.policies.policy import Floats
 from gpuplane.placement.requests import WHOLE, Request
 from gpuplane.placement.workload import RequestClass, Workload
@@ -33,35 +35,31 @@ class Fgd:
 
     def __init__(self, workload: Workload | None = None) -> None:
         self.workload = Workload() if workload is None else workload
+        self._expected = Expected(self.workload)
+        self._classes: dict[RequestClass, float] | None = None
+        self._typical: dict[RequestClass, float] = {}
         self._pricing: Fragmentation | None = None
-        self._seen = (-1, -1)  # the versions of the workload, and of what the nodes have
 
     def refresh(self, cluster: Cluster) -> "Fragmentation":
         """The gradient, for the requests that are typical now on the nodes that there are."""
-        if self._pricing is None or self._seen != (self.workload.version, cluster.inventory_version):
-            self._seen = self.workload.version, cluster.inventory_version
-            requests = typical(self.workload.classes(*usual_gpu(cluster)))
-            gpus, cpu_milli = cluster.room.shape[1], int(cluster.cpu_milli.max(initial=0))
-            if self._pricing is None or self._pricing.of != (requests, gpus, cpu_milli):
-                self._pricing = Fragmentation(requests, gpus, cpu_milli)
+        classes = self._expected.classes(cluster)
+        if classes is not self._classes:
+            self._classes, self._typical = classes, typical(classes)
+        gpus, cpu_milli = cluster.room.shape[1], int(cluster.cpu_milli.max(initial=0))
+        if self._pricing is None or self._pricing.of != (self._typical, gpus, cpu_milli):
+            self._pricing = Fragmentation(self._typical, gpus, cpu_milli)
         return self._pricing
 
 
 def typical(classes: dict[RequestClass, float]) -> dict[RequestClass, float]:
-    """The most frequent, until they are 95 % of all; together 1 again."""
+    """The most frequent, until they are 95 % of all; together 1 again. Of very many, not each (`fewest`)."""
     found, total = dict[RequestClass, float](), 0.0
     for each, frequency in sorted(classes.items(), key=lambda item: -item[1]):
         if total >= POPULAR:
             break
         found[each] = frequency
         total += frequency
-    return {each: frequency / total for each, frequency in found.items()}
-
-
-def usual_gpu(cluster: Cluster) -> tuple[int, int]:
-    """(memory in MiB, milli-GPU of a unit): the medians of the cluster's usable GPUs."""
-    memory, units = cluster.gpu_memory_mib[cluster.is_usable], cluster.unit_milli[cluster.is_usable]
-    return (int(np.median(memory)), int(np.median(units))) if len(memory) else (0, WHOLE)
+    return {each: frequency / total for each, frequency in fewest(found).items()}
 
 
 class Fragmentation:
@@ -84,31 +82,29 @@ class Fragmentation:
         self._word = word
         self._words: Words = np.zeros((0, len(kinds)), np.int32)
         self._may_run = np.zeros((0, len(kinds)), np.bool_)
+        self._may_run_all = np.zeros(0, np.bool_)
+        self._all_may_run = True
         self._before = np.zeros(0)
         self._idle: Integers = np.zeros(0, np.int64)
-        self._version = self._described = -1
+        self._changes, self._described = Changes(), Changes(of_nodes=True)
 
     def follow(self, cluster: Cluster) -> None:
         """Look at the nodes that have changed."""
-        if cluster.version == self._version and len(self._words) == len(cluster.nodes):
+        rows, described = self._changes.look(cluster), self._described.look(cluster)
+        if not len(rows):
             return
-        if len(self._words) < len(cluster.nodes):
-            more = len(cluster.nodes) - len(self._words)
-            for name in ("_words", "_may_run", "_before", "_idle"):
-                each = getattr(self, name)
-                setattr(self, name, np.pad(each, [(0, more)] + [(0, 0)] * (each.ndim - 1)))
-        if cluster.inventory_version > self._described:
-            rows = cluster.rows_described_since(self._described)
+        if len(self._words) != len(cluster.nodes):
+            for name in ("_words", "_may_run", "_may_run_all", "_before", "_idle"):
+                setattr(self, name, with_rows(getattr(self, name), len(cluster.nodes)))
+        if len(described):
             for index, each in enumerate(self._kinds):
-                self._may_run[rows, index] = cluster.is_open(rows, each.nodes, each.models)
-            self._described = cluster.version
-            self._all_may_run = bool(self._may_run.all())
-        rows = cluster.rows_changed_since(self._version)
+                self._may_run[described, index] = cluster.is_open(described, each.nodes, each.models)
+            self._may_run_all[described] = self._may_run[described].all(axis=1)
+            self._all_may_run = bool(self._may_run_all.all())
         room = cluster.room[rows]
         self._words[rows] = words = self._word[room].sum(axis=1, dtype=np.int32)
         self._idle[rows] = idle = np.maximum(room, 0).sum(axis=1)
         self._before[rows] = self._fragmentation(rows, words, idle, cluster.cpu_free[rows])
-        self._version = cluster.version
 
     def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
         """The paper's 0 to 100, and behind the point how well the place is used up."""

@@ -31,4 +31,5 @@ class Policy(Protocol):
     """Of several GPUs for one container: whether the emptiest are taken, or the fullest."""
 
     def refresh(self, cluster: Cluster) -> Pricing:
-        """The pricing to use from now on, asked for before each decision. Scores of two pricings do not compare."""
+        """The pricing to use from now on, asked for before each decision. Scores of two pricings do not compare. A
+        policy that is asked about another cluster than before begins anew."""

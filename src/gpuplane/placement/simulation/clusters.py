@@ -4,7 +4,7 @@ from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.policies import make_policy
-from gpuplane.placement.policies.fgd import usual_gpu
+from gpuplane.placement.policies.expected import usual_gpu
 from gpuplane.placement.requests import Request
 from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.workers import Trace

@@ -9,8 +9,9 @@ come or gone.
 import numpy as np
 
 from gpuplane.placement.candidates import Candidates
+from gpuplane.placement.changes import Changes, with_rows
 from gpuplane.placement.cluster import Cluster
-from gpuplane.placement.policies.fgd import usual_gpu
+from gpuplane.placement.policies.expected import Expected, fewest
 from gpuplane.placement.policies.policy import Floats
 from gpuplane.placement.policies.wasteprice.prices import waste_prices
 from gpuplane.placement.policies.wasteprice.slots import FIFTHS, MOST, Fifths, Slots
@@ -34,6 +35,8 @@ MOVED = 0.15
 """The part of the free GPUs that has to go or come before scarcity is looked at again."""
 CHURNED = 0.5
 """Changes for each node after which it is looked at again, too: pods come and go, and as much stays free."""
+POWERS: Floats = (np.arange(MOST * FIFTHS + 1) / FIFTHS) ** EXPONENT
+"""What so many fifths of slots are worth, beside one."""
 
 
 class WastePrice:
@@ -44,8 +47,9 @@ class WastePrice:
     def __init__(self, workload: Workload | None = None) -> None:
         self.workload = Workload() if workload is None else workload
         self.frequency: dict[RequestClass, float] = {}
+        self._expected = Expected(self.workload)
         self._classes: dict[RequestClass, float] | None = None
-        self._of = (-1, -1)  # the versions of the workload, and of what the nodes have, that they are of
+        self._cluster: Cluster | None = None  # the one that the numbers below are of
         self._free_milli = 0
         self._count_at = 0  # the version of the cluster when it has to be counted again
         self._seen = 0  # the version of the cluster when scarcity was last looked at
@@ -53,9 +57,9 @@ class WastePrice:
 
     def refresh(self, cluster: Cluster) -> "Potential":
         """The potential, by how scarce slots were when last looked at."""
-        if self._of != (self.workload.version, cluster.inventory_version):
-            self._of = self.workload.version, cluster.inventory_version
-            self._expect(self.workload.classes(*usual_gpu(cluster)))
+        self._expect(self._expected.classes(cluster))
+        if cluster is not self._cluster:
+            self._cluster, self._pricing = cluster, None
         has_churned = cluster.version - self._seen > CHURNED * len(cluster.rows)
         if self._pricing is None or has_churned or self._has_moved(cluster):
             self._free_milli, self._seen, self._count_at = free_milli(cluster), cluster.version, 0
@@ -64,11 +68,11 @@ class WastePrice:
 
     def _expect(self, classes: dict[RequestClass, float]) -> None:
         """Price anew, if these are not what was expected before."""
-        if classes == self._classes:
+        if classes is self._classes:
             return
         self._classes = classes
         self._worth = waste_prices(_share_demand(classes))
-        self.frequency = merge_alike(with_large(classes))
+        self.frequency = fewest(merge_alike(with_large(classes)))
         self._slots = Slots(list(self.frequency))
         self._pricing = None
 
@@ -147,29 +151,22 @@ class Potential:
     def __init__(self, worth: Floats, slots: Slots, weights: Floats) -> None:
         self.worth, self.slots, self.weights = worth, slots, weights
         sizes = [each.gpus * each.milli / WHOLE if each.gpus else each.cpu_milli / USUAL_CPU for each in slots.classes]
-        most = [MOST * FIFTHS if not each.gpus else FIFTHS * (WHOLE // each.milli) * 64 for each in slots.classes]
-        most = [min(each, MOST * FIFTHS) + 1 for each in most]
-        self._most = np.array(most, np.int32) - 1  # a node with more slots counts as one with so many
-        self._offset = np.concatenate([[0], np.cumsum(most)[:-1]]).astype(np.int32)
-        self._value = np.concatenate([
-            weight * 1000 * (np.arange(number) / FIFTHS * size) ** EXPONENT
-            for weight, size, number in zip(weights, sizes, most, strict=True)
-        ] or [np.zeros(0)])  # fmt: skip
-        self._before = np.zeros(0)  # of each node, by its state at
-        self._seen = np.zeros(0, np.int64)  # this version of the cluster
+        self._of_slot: Floats = weights * 1000 * np.array(sizes) ** EXPONENT
+        self._before = np.zeros(0)  # of each node
+        self._is_known = np.zeros(0, np.bool_)  # whether that is of its state now
+        self._changes = Changes()
 
     def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
         """The potential after less the potential before."""
-        if more := len(cluster.nodes) - len(self._before):
-            self._before, self._seen = np.pad(self._before, (0, more)), np.pad(self._seen, (0, more))
+        self._follow(cluster)
         is_first = np.ones(len(found.rows), np.bool_)  # of its row
         np.not_equal(found.rows[1:], found.rows[:-1], out=is_first[1:])
         rows, row_of = found.rows[is_first], is_first.cumsum() - 1
-        is_unknown = cluster.changed_at[rows] > self._seen[rows]
+        is_unknown = ~self._is_known[rows]
         unknown = rows[is_unknown]
         worth = self._slots_worth(self.slots.before_and_after(cluster, found, rows, row_of, is_unknown))
         self._before[unknown], after = worth[: len(unknown)], worth[len(unknown) :]
-        self._seen[unknown] = cluster.version
+        self._is_known[unknown] = True
         scores: Floats = after - self._before[found.rows]
         if found.before.shape[1]:
             scores += WASTE * (self.worth[found.after] - self.worth[found.before]).sum(axis=1)
@@ -177,6 +174,14 @@ class Potential:
             scores -= found.instances_left
         return scores
 
+    def _follow(self, cluster: Cluster) -> None:
+        """Forget what nodes were worth that have changed."""
+        changed = self._changes.look(cluster)
+        if len(self._before) != len(cluster.nodes):
+            self._before = with_rows(self._before, len(cluster.nodes))
+            self._is_known = with_rows(self._is_known, len(cluster.nodes))
+        self._is_known[changed] = False
+
     def _slots_worth(self, fifths: Fifths) -> Floats:
-        worth: Floats = self._value.take(np.minimum(fifths, self._most) + self._offset).sum(axis=1)
+        worth: Floats = (POWERS.take(fifths) * self._of_slot).sum(axis=1)
         return worth

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuplane.placement.candidates import Candidates
+from gpuplane.placement.changes import Changes, with_rows
 from gpuplane.placement.cluster import Booleans, Cluster, Integers
 from gpuplane.placement.requests import WHOLE
 from gpuplane.placement.workload import RequestClass
@@ -18,6 +19,8 @@ from gpuplane.placement.workload import RequestClass
 FIFTHS = 5
 MOST = 4000
 """Slots of one class on one node that are counted."""
+TOGETHER = 4096
+"""Nodes whose slots are counted at once: the numbers take memory for each class."""
 
 Numbers = npt.NDArray[np.int32]
 Fifths = npt.NDArray[np.int16]
@@ -43,16 +46,17 @@ class Slots:
             self._fitting[:-1] = np.arange(WHOLE + 1)[:, None] // np.array(sizes)
         self._accepts = np.zeros((0, len(self.classes)), np.int16)
         self._accepts_all = False
-        self._fits: Numbers = np.zeros(
-            (0, len(sizes)), np.int32
-        )  # of each node and size: how many its GPUs have room for
-        self._version = -1
+        self._row_accepts_all = np.zeros(0, np.bool_)
+        self._fits: Numbers = np.zeros((0, len(sizes)), np.int32)  # of each node: how many of each size it has room for
+        self._changes, self._described = Changes(), Changes(of_nodes=True)
 
     def totals(self, cluster: Cluster) -> Integers:
         """Fifths of slots of the whole cluster."""
         self.follow(cluster)
-        rows = np.arange(len(cluster.nodes))
-        totals: Integers = self._count(rows, self._fits, cluster.cpu_free[rows]).sum(axis=0, dtype=np.int64)
+        totals: Integers = np.zeros(len(self.classes), np.int64)
+        for first in range(0, len(cluster.nodes), TOGETHER):
+            rows = np.arange(first, min(first + TOGETHER, len(cluster.nodes)))
+            totals += self._count(rows, self._fits[rows], cluster.cpu_free[rows]).sum(axis=0, dtype=np.int64)
         return totals
 
     def before_and_after(
@@ -72,16 +76,15 @@ class Slots:
 
     def follow(self, cluster: Cluster) -> None:
         """Look at the nodes that have changed."""
-        if cluster.version == self._version:
+        rows, described = self._changes.look(cluster), self._described.look(cluster)
+        if not len(rows):
             return
-        if more := len(cluster.nodes) - len(self._fits):
-            self._fits = np.pad(self._fits, [(0, more), (0, 0)])
-            self._accepts = np.pad(self._accepts, [(0, more), (0, 0)])
-        if cluster.inventory_version > self._version:
-            self._look_at_nodes(cluster)
-        rows = cluster.rows_changed_since(self._version)
+        if len(self._fits) != len(cluster.nodes):
+            for name in ("_fits", "_accepts", "_row_accepts_all"):
+                setattr(self, name, with_rows(getattr(self, name), len(cluster.nodes)))
+        if len(described):
+            self._look_at_nodes(cluster, described)
         self._fits[rows] = self._fitting[cluster.room[rows]].sum(axis=1, dtype=np.int32)
-        self._version = cluster.version
 
     def _count(self, rows: Integers, fitting: Numbers, cpu: Integers) -> Fifths:
         """Of nodes in this state: how many GPU requests of each size fit, and free CPU."""
@@ -103,14 +106,18 @@ class Slots:
             fifths *= self._accepts[rows]
         return fifths
 
-    def _look_at_nodes(self, cluster: Cluster) -> None:
+    def _look_at_nodes(self, cluster: Cluster, rows: Integers) -> None:
         """Of nodes that came or were described anew: which classes may go there, and accept their GPUs. What fits says
         that of all GPUs but of those of some models, and of shares for several GPUs, which may fit on fewer."""
-        rows = cluster.rows_described_since(self._version)
         usable = cluster.is_usable[rows]
+        number = {models: usable.sum(axis=1) for models in {each.models for each in self.classes}}
+        for models in number:
+            if models:
+                number[models] = (usable & cluster.has_model(rows, models)).sum(axis=1)
+        is_open = {rules: cluster.is_open(rows, rules) for rules in {each.nodes for each in self.classes}}
         for index, each in enumerate(self.classes):
-            fits = usable & cluster.has_model(rows, each.models) if each.models else usable
             is_said = not each.models and (each.gpus <= 1 or each.milli > WHOLE // 2)
-            has_gpus = is_said or fits.sum(axis=1) >= each.gpus
-            self._accepts[rows, index] = cluster.is_open(rows, each.nodes) & has_gpus
-        self._accepts_all = bool(self._accepts.all())
+            has_gpus = is_said or number[each.models] >= each.gpus
+            self._accepts[rows, index] = is_open[each.nodes] & has_gpus
+        self._row_accepts_all[rows] = self._accepts[rows].all(axis=1)
+        self._accepts_all = bool(self._row_accepts_all.all())

@@ -12,8 +12,9 @@ from random import Random
 
 from bench.row import Row
 from bench.traces import DEFAULT, FGD, OURS, SEEDS, missing, read
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies import make_policy
 from gpuplane.placement.requests import WHOLE, Placement, Request
 from gpuplane.placement.simulation.replay import capacity_milli

@@ -5,9 +5,10 @@ from random import Random
 
 import numpy as np
 
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.groups import choose_group
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request
 from gpuplane.placement.reservations import Refused, Reservations, restored

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from gpuplane.core import nodeselection
 from gpuplane.core.nodeselection import matches_node, tolerates
 from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
-from gpuplane.placement.cluster import Cluster, Node
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.requests import ANYWHERE, NodeRules
 
 NAMES = ("a", "b", "c", "d", "e")

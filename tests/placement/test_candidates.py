@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from gpuplane.placement.candidates import candidates
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.requests import GpuRequest, Request
 from gpuplane.placement.within import place_within

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from gpuplane.placement.changes import Changes, with_rows
-from gpuplane.placement.cluster import Booleans, Cluster, Gpu, Integers, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Booleans, Gpu, Integers, Node
 from gpuplane.placement.policies import POLICIES, make_policy
 from gpuplane.placement.policies.expected import usual_gpu
 from gpuplane.placement.requests import ANYWHERE, GpuRequest, NodeRules, Placement, Request, Share

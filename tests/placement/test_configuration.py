@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.strict import InvalidInput
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.configuration import (
     POLICY_NAMES,
     PlacementConfig,
@@ -14,6 +14,7 @@ from gpuplane.placement.configuration import (
     parse_policy,
 )
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies import POLICIES, make_policy
 from gpuplane.placement.policies.weighted import Weighted
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.consolidation import Placed, Plan, plan_moves, usable_to
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.policies.wasteprice import WastePrice
 from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request, Share

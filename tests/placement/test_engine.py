@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
 from gpuplane.placement.candidates import Candidates
-from gpuplane.placement.cluster import Cluster, Gpu, Node, OverCommitted
+from gpuplane.placement.cluster import Cluster, OverCommitted
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.policies.binpack import Binpack
 from gpuplane.placement.policies.fgd import Fgd

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.explanation import GpuReason, NodeReason, explain, explain_gpus
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.policies import make_policy
 from gpuplane.placement.requests import WHOLE, GpuRequest, NodeRules, Placement, Request, Share

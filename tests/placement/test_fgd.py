@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.placement.candidates import candidates
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies.fgd import Fgd, typical
 from gpuplane.placement.requests import GpuRequest, Request
 from gpuplane.placement.workload import RequestClass, Workload

@@ -2,9 +2,10 @@
 
 import pytest
 
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.groups import GroupDecision, choose_group
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies import make_policy
 from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
 from gpuplane.placement.reservations import Refused, Reservations

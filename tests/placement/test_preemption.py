@@ -6,8 +6,9 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.policies import make_policy
 from gpuplane.placement.preemption import Preemption, find_preemption, preempts

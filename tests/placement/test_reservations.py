@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
 from gpuplane.placement.reservations import Refused, Reservations, restored
 from tests.placement.histories import History

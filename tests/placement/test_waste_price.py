@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.placement.candidates import candidates
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies.wasteprice import WastePrice
 from gpuplane.placement.policies.wasteprice.policy import EXPONENT, USUAL_CPU, WASTE, merge_alike, weights, with_large
 from gpuplane.placement.policies.wasteprice.prices import SIZES, round_up, waste_prices

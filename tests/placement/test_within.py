@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
 from gpuplane.placement.within import place_within

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.placement.cluster import Cluster, Gpu, Node
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.policies.expected import CLASSES, fewest
 from gpuplane.placement.policies.fgd import typical
 from gpuplane.placement.policies.wasteprice import WastePrice

@@ -7,17 +7,15 @@ Values are kept of the labels that rules ask about, and only nodes that were des
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from gpuplane.core.nodeselection import meets, tolerates
 from gpuplane.model.nodeselection import NodeSelectorTerm, Requirement, Taint
 from gpuplane.placement.changes import Changes, with_rows
+from gpuplane.placement.nodes import Booleans, Integers, Node, Rows
 from gpuplane.placement.requests import NodeRules
-
-if TYPE_CHECKING:
-    from gpuplane.placement.cluster import Booleans, Cluster, Integers, Node
 
 What = TypeVar("What")
 
@@ -36,7 +34,7 @@ class Allowed:
         self._names: _Values[str] = _Values(lambda node: node.name)
         self._taints: _Values[tuple[Taint, ...]] = _Values(lambda node: node.taints)
 
-    def rows(self, cluster: "Cluster", rules: NodeRules) -> "Booleans":
+    def rows(self, cluster: Rows, rules: NodeRules) -> Booleans:
         """Of each row, whether a pod with such rules may go there. Not to be written to."""
         version, found = self._rules.pop(rules, (-1, np.zeros(0, np.bool_)))
         if version < cluster.inventory_version:
@@ -47,7 +45,7 @@ class Allowed:
             self._rules.popitem(last=False)
         return found
 
-    def _decide(self, cluster: "Cluster", rows: "Integers", rules: NodeRules) -> "Booleans":
+    def _decide(self, cluster: Rows, rows: Integers, rules: NodeRules) -> Booleans:
         found = self._taints.decide(
             cluster, rows, lambda taints: taints is not None and tolerates(rules.tolerations, taints)
         )
@@ -60,7 +58,7 @@ class Allowed:
             found &= matches
         return found
 
-    def _match(self, cluster: "Cluster", rows: "Integers", term: NodeSelectorTerm) -> "Booleans":
+    def _match(self, cluster: Rows, rows: Integers, term: NodeSelectorTerm) -> Booleans:
         found = np.full(len(rows), bool(term.match_expressions or term.match_fields))
         for each in term.match_expressions:
             found &= self._meet(cluster, rows, each)
@@ -68,7 +66,7 @@ class Allowed:
             found &= _meet(self._names, cluster, rows, each) if each.key == "metadata.name" else np.False_
         return found
 
-    def _meet(self, cluster: "Cluster", rows: "Integers", requirement: Requirement) -> "Booleans":
+    def _meet(self, cluster: Rows, rows: Integers, requirement: Requirement) -> Booleans:
         """Which rows have a label as it is required."""
         key = requirement.key
         values = self._labels.pop(key, None)
@@ -83,19 +81,19 @@ class Allowed:
 class _Values(Generic[What]):
     """What `of` finds of each node, None of one that has gone, as numbers: equal values have the same one."""
 
-    def __init__(self, of: "Callable[[Node], What | None]") -> None:
+    def __init__(self, of: Callable[[Node], What | None]) -> None:
         self._of, self._changes = of, Changes(of_nodes=True)
         self._numbers: dict[What | None, int] = {}
         self._of_row = np.zeros(0, np.int32)
 
     def decide(
         self,
-        cluster: "Cluster",
-        rows: "Integers",
+        cluster: Rows,
+        rows: Integers,
         decide: Callable[[What | None], bool],
         only: Iterable[What | None] | None = None,
         others: bool = False,
-    ) -> "Booleans":
+    ) -> Booleans:
         """What is decided for the value of each of these rows; where `only` some values have to be asked about, what is
         true of all `others`."""
         self._follow(cluster)
@@ -106,7 +104,7 @@ class _Values(Generic[What]):
         found: Booleans = decided[self._of_row[rows]]
         return found
 
-    def _follow(self, cluster: "Cluster") -> None:
+    def _follow(self, cluster: Rows) -> None:
         rows = self._changes.look(cluster)
         if not len(rows):
             return
@@ -119,7 +117,7 @@ class _Values(Generic[What]):
             self._of_row[row] = self._numbers.setdefault(value, len(self._numbers))
 
 
-def _meet(values: "_Values[str]", cluster: "Cluster", rows: "Integers", requirement: Requirement) -> "Booleans":
+def _meet(values: "_Values[str]", cluster: Rows, rows: Integers, requirement: Requirement) -> Booleans:
     """Which rows meet a requirement. Unless it compares numbers, all values are alike to it but none and its own."""
     only = None if requirement.operator in ("Gt", "Lt") else (None, *requirement.values)
     another = max(requirement.values, key=len, default="") + "x"

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuplane.placement.cluster import Booleans, Cluster, Integers
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.nodes import Booleans, Integers
 from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request
 from gpuplane.placement.within import place_within
 

@@ -1,13 +1,12 @@
 """Which rows of a cluster have changed since the last look, for whoever keeps something of each row."""
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
 
-if TYPE_CHECKING:
-    from gpuplane.placement.cluster import Cluster, Integers
+from gpuplane.placement.nodes import Integers, Rows
 
 Scalar = TypeVar("Scalar", bound=np.generic)
 NOTHING = np.zeros(0, np.int64)
@@ -19,14 +18,14 @@ class Changes:
 
     def __init__(self, *, of_nodes: bool = False) -> None:
         self._of_nodes = of_nodes
-        self._cluster: ref[Cluster] | None = None
+        self._cluster: ref[Rows] | None = None
         self._version = -1
 
-    def is_of(self, cluster: "Cluster") -> bool:
+    def is_of(self, cluster: Rows) -> bool:
         """Whether this is the cluster that was looked at last."""
         return self._cluster is not None and self._cluster() is cluster
 
-    def look(self, cluster: "Cluster") -> "Integers":
+    def look(self, cluster: Rows) -> Integers:
         """The rows that have changed since the last look, in order."""
         if not self.is_of(cluster):
             self._cluster, self._version = ref(cluster), -1

@@ -4,50 +4,13 @@ A row is a node; the columns of the two-dimensional arrays are its GPUs, in the 
 GPUs than the widest, `is_usable` is false and all else 0. Arrays are read by everybody and written here alone.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from gpuplane.model.nodeselection import Taint
-from gpuplane.model.value import Value
 from gpuplane.placement.allowed import Allowed
+from gpuplane.placement.nodes import Booleans, Integers, Node, Rows
 from gpuplane.placement.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
-
-Integers = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
-
-
-class Gpu(Value):
-    """A GPU of a node. `units`: how many ids the node offers for it; so many pods may share it. `link_group`: GPUs of
-    one node with one number reach each other by NVLink; 0: by PCIe alone. `profiles`: MIG devices by profile; a GPU
-    with MIG on is not given out whole. `resource`: the name by which the node offers it; "": not known. `code`: why it
-    is given to nobody; "" for none."""
-
-    id: str
-    model: str = ""
-    memory_mib: int = 0
-    units: int = 1
-    link_group: int = 0
-    is_partitioned: bool = False
-    profiles: Mapping[str, int] = {}
-    resource: str = ""
-    code: str = ""
-
-
-class Node(Value):
-    """A node of the cluster. `is_schedulable`: whether any pod may come. `taints`: those that a pod may tolerate.
-    `others`: how much it has of each other resource, as of pods."""
-
-    name: str
-    cpu_milli: int
-    memory_mib: int
-    gpus: tuple[Gpu, ...] = ()
-    labels: Mapping[str, str] = {}
-    is_schedulable: bool = True
-    taints: tuple[Taint, ...] = ()
-    others: Mapping[str, int] = {}
-
 
 _Move = tuple[str, Integers, int | tuple[int, ...], int, int]
 """Of one array: the unit, the array, the place in it, the amount, and the most that may be free there."""
@@ -57,11 +20,11 @@ class OverCommitted(ValueError):
     """More was to be taken than is free, or given back than was taken: nothing was."""
 
 
-class Cluster:
-    """All nodes and what is free of them. `version` counts changes, from the one that is given."""
+class Cluster(Rows):
+    """All nodes and what is free of them. Versions count from the one that is given."""
 
     def __init__(self, nodes: Iterable[Node] = (), version: int = 0) -> None:
-        self.nodes: list[Node | None] = []  # None: the row of a node that has gone
+        super().__init__(version)
         self.rows: dict[str, int] = {}
         self.models: dict[str, int] = {"": 0}  # model → its number
         self.resources: dict[str, int] = {"": 0}  # resource → its number
@@ -86,24 +49,12 @@ class Cluster:
         self.is_usable = np.zeros((0, 0), np.bool_)  # there, well, and not partitioned
         self.is_partitioned = np.zeros((0, 0), np.bool_)  # there, well, and offered as MIG devices
         self.instances_free = np.zeros((0, 0, 0), np.int64)  # nodes × GPUs × profiles
-        self.version = version  # counts changes
-        self.inventory_version = 0  # the version when a node last came, went or was described anew
         self.has_links = False  # whether any GPU has a link group
         self._has_taints = False  # whether any node has one
         self._allowed = Allowed()
-        self.changed_at = np.zeros(0, np.int64)  # the version when each row last changed
-        self._described_at = np.zeros(0, np.int64)  # the same, of what the node has
         self._free_rows: list[int] = []
         for each in nodes:
             self.put_node(each)
-
-    def rows_changed_since(self, version: int) -> Integers:
-        """The rows that have changed since then, in order."""
-        return np.flatnonzero(self.changed_at[: len(self.nodes)] > version)
-
-    def rows_described_since(self, version: int) -> Integers:
-        """Those whose node came, went or was described anew."""
-        return np.flatnonzero(self._described_at[: len(self.nodes)] > version)
 
     def put_node(self, node: Node, taken: Sequence[tuple[Request, Placement]] = ()) -> None:
         """Add a node, or describe it anew; `taken` is all that pods have of it now. Raises OverCommitted, and
@@ -120,7 +71,7 @@ class Cluster:
             before = self.nodes[row], {name: each[row].copy() for name, each in self._arrays()}
         try:
             self._describe(row, node)
-            self._log(row, inventory=True)
+            self.log(row, is_described=True)
             for request, placement in taken:
                 self.take(request, placement)
         except (OverCommitted, OverflowError):
@@ -130,7 +81,7 @@ class Cluster:
                 self.nodes[row] = before[0]
                 for name, values in before[1].items():
                     getattr(self, name)[row] = values
-                self._log(row, inventory=True)
+                self.log(row, is_described=True)
             raise
 
     def remove_node(self, name: str) -> None:
@@ -138,7 +89,7 @@ class Cluster:
         row = self.rows.pop(name)
         self._describe(row, None)
         self._free_rows.append(row)
-        self._log(row, inventory=True)
+        self.log(row, is_described=True)
 
     def take(self, request: Request, placement: Placement) -> None:
         """Give a pod what it was placed on. Raises OverCommitted."""
@@ -274,7 +225,7 @@ class Cluster:
         for part in placement.shares:
             for share in part:
                 self._measure_room(row, share.gpu)
-        self._log(row)
+        self.log(row)
 
     def _moves(self, row: int, request: Request, placement: Placement) -> list["_Move"]:
         """What a pod takes of which array. Raises OverCommitted for what the node does not have."""
@@ -328,12 +279,6 @@ class Cluster:
 
     def _measure_room(self, row: int, gpu: int) -> None:
         self.room[row, gpu] = self.room_after(row, gpu)
-
-    def _log(self, row: int, *, inventory: bool = False) -> None:
-        self.version += 1
-        self.changed_at[row] = self.version
-        if inventory:
-            self.inventory_version = self._described_at[row] = self.version
 
     def _append_row(self) -> int:
         self.nodes.append(None)

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuplane.placement.candidates import candidates
-from gpuplane.placement.cluster import Booleans, Cluster, Integers
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.nodes import Booleans, Integers
 from gpuplane.placement.policies.policy import Floats, Policy, Pricing
 from gpuplane.placement.requests import Placement, Request
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from gpuplane.model.value import Value
 from gpuplane.placement.candidates import candidates
-from gpuplane.placement.cluster import Booleans, Cluster
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Booleans
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.preemption import Preemption, find_preemption, preempts
 from gpuplane.placement.requests import GpuRequest, Placement, Request, Share

@@ -2,7 +2,7 @@
 
 from gpuplane.model.placement import PlacedContainer, PlacedGpu, PodPlacement
 from gpuplane.model.value import Value
-from gpuplane.placement.cluster import Node
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.requests import Placement, Request
 
 

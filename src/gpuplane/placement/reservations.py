@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from gpuplane.model.value import Value
-from gpuplane.placement.cluster import Cluster, Node, OverCommitted
+from gpuplane.placement.cluster import Cluster, OverCommitted
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.requests import Placement, Request
 
 SECONDS = 60.0

@@ -9,7 +9,8 @@ to shares (policies/wasteprice/prices.py).
 import numpy as np
 
 from gpuplane.placement.candidates import Candidates
-from gpuplane.placement.cluster import Booleans, Cluster, Integers
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.nodes import Booleans, Integers
 from gpuplane.placement.policies.policy import Floats
 from gpuplane.placement.requests import WHOLE, Request
 from gpuplane.placement.workload import RequestClass

@@ -8,9 +8,9 @@ import pytest
 from gpuplane.core.reports.nodeannotation import ANNOTATION, encode_node_gpus
 from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
 from gpuplane.model.nodeselection import Taint
-from gpuplane.placement.cluster import Gpu
 from gpuplane.placement.kubernetes.nodes import SeenNode, read_node
 from gpuplane.placement.kubernetes.objects import ApiNode
+from gpuplane.placement.nodes import Gpu
 
 GPU = OfferedResource("nvidia.com/gpu")
 LABELS = {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.memory": "15360", "nvidia.com/gpu.count": "2"}

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from gpuplane.placement.cluster import Gpu
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.kubernetes.listing import read_saved
@@ -18,6 +17,7 @@ from gpuplane.placement.kubernetes.peers import (
     held_gpus,
     registered_gpus,
 )
+from gpuplane.placement.nodes import Gpu
 from gpuplane.placement.policies import POLICIES
 from tests.placement.kubernetes.small import node, pod
 

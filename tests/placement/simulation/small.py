@@ -2,7 +2,7 @@
 
 from random import Random
 
-from gpuplane.placement.cluster import Gpu, Node
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
 from gpuplane.placement.simulation.pods import TracePod
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.placement.cluster import Cluster, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.policies import POLICIES
 from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
 from gpuplane.placement.simulation.fragmentation import FragmentationMeasure, typical

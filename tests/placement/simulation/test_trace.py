@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.core.strict import MAX_ERRORS, InvalidInput
-from gpuplane.placement.cluster import Gpu, Node
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.requests import GpuRequest, Request
 from gpuplane.placement.simulation.pods import TracePod, class_of, ordered
 from gpuplane.placement.simulation.trace import read_nodes, read_pods

@@ -8,13 +8,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from gpuplane.model.value import Value
-from gpuplane.placement.cluster import Cluster, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.configuration import PlacementConfig
 from gpuplane.placement.consolidation import Move, Placed, plan_moves, usable_to
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.explanation import Explanation, GpuReason, NodeReason, emptied, explain, explain_gpus
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.kubernetes.held import Note
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.policies import make_policy
 from gpuplane.placement.policies.wasteprice import WastePrice

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.value import Value
-from gpuplane.placement.cluster import Cluster, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.kubernetes.held import Note, settle, unknown_nodes, without_split
 from gpuplane.placement.kubernetes.nodes import (
     SHARED_RESOURCE,
@@ -16,6 +16,7 @@ from gpuplane.placement.kubernetes.nodes import (
 from gpuplane.placement.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.placement.kubernetes.peers import HeldGpu, held_gpus
 from gpuplane.placement.kubernetes.pods import GpusThere, read_pod
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.pods import Pod
 
 

@@ -16,9 +16,10 @@ from gpuplane.core.reports.nodeannotation import GIVEN_OUT_STATES
 from gpuplane.core.resourcenames import GPU_RESOURCE
 from gpuplane.model.nodegpus import Holding
 from gpuplane.model.value import Value
-from gpuplane.placement.cluster import Cluster, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.kubernetes.nodes import ALIYUN_MEMORY, SeenNode
 from gpuplane.placement.kubernetes.peers import HeldGpu
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request, Share
 from gpuplane.placement.within import place_within

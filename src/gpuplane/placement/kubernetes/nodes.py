@@ -18,7 +18,6 @@ from gpuplane.core.nodeselection import BLOCKING
 from gpuplane.core.reports.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, decode_node_gpus
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
-from gpuplane.placement.cluster import Gpu, Node
 from gpuplane.placement.kubernetes.objects import (
     LARGEST,
     MIB,
@@ -33,6 +32,7 @@ from gpuplane.placement.kubernetes.objects import (
     unit_of,
 )
 from gpuplane.placement.kubernetes.peers import REGISTERED, registered_gpus
+from gpuplane.placement.nodes import Gpu, Node
 
 SHARED_SUFFIX = ".shared"
 """Behind the names of resources that are shared, where `renameByDefault` is set."""

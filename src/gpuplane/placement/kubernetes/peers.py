@@ -17,8 +17,8 @@ import msgspec
 
 from gpuplane.core.resourcenames import GPU_RESOURCE
 from gpuplane.model.value import Value
-from gpuplane.placement.cluster import Gpu
 from gpuplane.placement.kubernetes.objects import LARGEST, NOT_DECODED, ApiPod, Container, is_number, model_name
+from gpuplane.placement.nodes import Gpu
 
 REGISTERED, ALLOCATED = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
 ALIYUN_PLACE = "ALIYUN_COM_GPU_MEM_IDX"

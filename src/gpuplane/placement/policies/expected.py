@@ -3,7 +3,8 @@
 import numpy as np
 
 from gpuplane.placement.changes import Changes
-from gpuplane.placement.cluster import Cluster, Integers
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.nodes import Integers
 from gpuplane.placement.requests import WHOLE
 from gpuplane.placement.workload import RequestClass, Workload
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from gpuplane.placement.candidates import Candidates
 from gpuplane.placement.changes import Changes, with_rows
-from gpuplane.placement.cluster import Cluster, Integers
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.nodes import Integers
 from gpuplane.placement.policies.expected import Expected, fewest
 from gpuplane.placement.policies.policy import Floats
 from gpuplane.placement.requests import WHOLE, Request

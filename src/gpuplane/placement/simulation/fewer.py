@@ -8,7 +8,7 @@ a run more or less changes what is allocated by chance, too, so one node more ma
 from collections.abc import Sequence
 from random import Random
 
-from gpuplane.placement.cluster import Node
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.requests import WHOLE
 from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.replay import Replay, capacity_milli

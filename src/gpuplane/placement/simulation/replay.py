@@ -9,8 +9,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from random import Random
 
-from gpuplane.placement.cluster import Cluster, Node
+from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.policies import make_policy
 from gpuplane.placement.requests import WHOLE, Placement, Request
 from gpuplane.placement.simulation.fragmentation import FragmentationMeasure, typical

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpuplane.model.value import Value
-from gpuplane.placement.cluster import Node
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.requests import WHOLE
 from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.replay import capacity_milli

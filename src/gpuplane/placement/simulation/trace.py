@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from gpuplane.core.strict import MAX_ERRORS, InvalidInput, closest_match
 from gpuplane.core.text import format_count
-from gpuplane.placement.cluster import Gpu, Node
+from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
 from gpuplane.placement.simulation.pods import TracePod
 

@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from gpuplane.model.value import Value
-from gpuplane.placement.cluster import Node
+from gpuplane.placement.nodes import Node
 from gpuplane.placement.simulation.fewer import gpus_fewer
 from gpuplane.placement.simulation.pods import TracePod
 from gpuplane.placement.simulation.replay import replay

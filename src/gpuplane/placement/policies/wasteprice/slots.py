@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from gpuplane.placement.candidates import Candidates
 from gpuplane.placement.changes import Changes, with_rows
-from gpuplane.placement.cluster import Booleans, Cluster, Integers
+from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.nodes import Booleans, Integers
 from gpuplane.placement.requests import WHOLE
 from gpuplane.placement.workload import RequestClass
 

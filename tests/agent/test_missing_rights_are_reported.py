@@ -11,7 +11,7 @@ from shutil import rmtree
 
 import pytest
 
-from gpuplane.agent.parts import Options
+from gpuplane.agent.options import Options
 from gpuplane.agent.rights import lacks, useless
 from gpuplane.host.rights import closed, unwritable
 from gpuplane.sandbox.agent import Agent

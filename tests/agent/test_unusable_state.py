@@ -12,7 +12,7 @@ import pytest
 from gpuplane.agent.control import control
 from gpuplane.agent.main import Agent
 from gpuplane.agent.node import Node
-from gpuplane.agent.parts import Options
+from gpuplane.agent.options import Options
 from gpuplane.core.advertising import UNSAVED_LAYOUT_TEXT, missing_information_reason, offer
 from gpuplane.core.ledger import encode_part
 from gpuplane.core.serving import standby_reason

@@ -17,7 +17,7 @@ from gpuplane.model.snapshot import Snapshot
 if TYPE_CHECKING:
     import grpc
 
-    from gpuplane.agent.parts import Options
+    from gpuplane.agent.options import Options
 
 MODULES = tuple(f"gpuplane.kubelet.dra.{name}" for name in ("registration", "server", "health"))
 

@@ -19,7 +19,8 @@ from contextlib import AsyncExitStack
 from gpuplane import __version__
 from gpuplane.agent.control import control_standby
 from gpuplane.agent.node import Node
-from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, Options, RunningParts, serving, status_page, watching
+from gpuplane.agent.options import Options
+from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, RunningParts, serving, status_page, watching
 from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware

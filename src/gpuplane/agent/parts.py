@@ -8,14 +8,14 @@ nothing in the world and answers nobody. Each part is restarted alone when it ra
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuplane.agent.configure import Source, configure
+from gpuplane.agent.configure import configure
 from gpuplane.agent.control import control
 from gpuplane.agent.dra import Fetch, fetch_nothing, keep_dra_driver
 from gpuplane.agent.migconfigs import follow_mig_configs
 from gpuplane.agent.node import Node
+from gpuplane.agent.options import Options
 from gpuplane.agent.restart import keep_running
 from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.claimchecks import check_claims
@@ -23,7 +23,7 @@ from gpuplane.apiserver.claims import ClaimReader
 from gpuplane.apiserver.claimstatus import keep_claim_status
 from gpuplane.apiserver.events import send_events
 from gpuplane.apiserver.keeper import keep, report_without_node_name
-from gpuplane.apiserver.node import CONFIG_LABEL, watch_node
+from gpuplane.apiserver.node import watch_node
 from gpuplane.apiserver.nodefeature import NodeFeature
 from gpuplane.apiserver.nodemetadata import MigState, NodeMetadata
 from gpuplane.apiserver.pods import watch_pods
@@ -39,7 +39,6 @@ from gpuplane.hardware.devicenodes import keep_device_nodes
 from gpuplane.hardware.repartition import keep_partitions
 from gpuplane.hardware.timeslices import keep_time_slices
 from gpuplane.host.cdi.claimfiles import keep_claim_files
-from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.cdi.keeper import keep_specifications
 from gpuplane.host.featuresfile import keep_features_file
 from gpuplane.host.kernellog import watch_kernel_log
@@ -54,7 +53,6 @@ from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import ObserveMachine, ProbeGpu
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import Part, Status
-from gpuplane.model.value import Value
 
 if TYPE_CHECKING:
     from gpuplane.agent.telemetry import Telemetry
@@ -71,34 +69,6 @@ PLUGINS: Part[Status] = Part("plugins")
 STORE: Part[Status] = Part("store")
 ASKED_AGAIN = CONFIGURATION, NODE_OBJECT
 """What reads or asks everything anew when it is started again."""
-
-
-class Options(Value):
-    """How one agent is set up. Paths are as this process sees them."""
-
-    kubelet_root: Path
-    state_dir: Path
-    registers: bool = True  # with kubelet; False: a part says that it does not
-    config: Source = Source()
-    node_name: str = ""  # "" for no API server
-    pod_uid: str = ""  # of our pod; part of the names of our DRA sockets; "" where no other agent may run beside this
-    node_label: str = CONFIG_LABEL  # which names a configuration
-    kubeconfig: Path | None = None
-    metrics: tuple[str, int] | None = None  # host and port; None: no listening
-    counters: Path | None = None  # the admin's list of DCGM fields; None: NVIDIA's default list
-    host_name: str = ""  # the label Hostname of series
-    records_root: Path = Path("/")  # what holds kubelet's records of pods, below /var/log
-    kernel_log: Path | None = None  # as /dev/kmsg; None: not read
-    kernel_pids: bool = True  # whether its process ids are those that the hardware tells
-    cdi_dir: Path | None = None  # None: no specifications are kept
-    device_nodes: Path | None = None  # the root in whose /dev nodes and links are made; None: nowhere
-    hook: Path = INSTALLED  # on the host, and here
-    driver_root: Path | None = None  # where the driver's root is seen; None: it is not
-
-    @property
-    def plugins(self) -> Path:
-        """Kubelet's directory of device plugins."""
-        return self.kubelet_root / "device-plugins"
 
 
 class RunningParts:

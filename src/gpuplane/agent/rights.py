@@ -7,7 +7,7 @@ serves: that is said once, with what it costs. One that may use all that it was 
 import os
 from collections.abc import Iterator
 
-from gpuplane.agent.parts import Options
+from gpuplane.agent.options import Options
 from gpuplane.host.rights import closed, unwritable, who
 from gpuplane.kubelet.podresources import SOCKET
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuplane.cli.say import fail, told
 from gpuplane.core.config.flags import FLAG_BY_NAME
-from gpuplane.core.strict import closest_match
+from gpuplane.core.strict import did_you_mean
 
 if TYPE_CHECKING:
     import click
@@ -28,7 +28,7 @@ class Choice:
         """The value. Raises ArgumentTypeError."""
         if text not in self.choices:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not one of {', '.join(self.choices)}.{perhaps(text, self.choices)}"
+                f"{text!r} is not one of {', '.join(self.choices)}.{did_you_mean(text, self.choices)}"
             )
         return text
 
@@ -52,7 +52,7 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             kind = "option" if unknown[0].startswith("-") else "argument"
             name = unknown[0].partition("=")[0]
-            self.error(f"No such {kind} {name!r}.{perhaps(name, self._option_string_actions)}")
+            self.error(f"No such {kind} {name!r}.{did_you_mean(name, self._option_string_actions)}")
         return found
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -95,9 +95,3 @@ def _type(action: argparse.Action) -> "click.ParamType[Any]":
 
 def _optional(action: argparse.Action) -> dict[str, Any]:
     return {"is_flag": False, "flag_value": action.const} if action.nargs == "?" else {}
-
-
-def perhaps(word: str, known: Any) -> str:
-    """ " Did you mean '--machine'?", or "" where nothing is close."""
-    close = closest_match(word, known)
-    return f" Did you mean {close!r}?" if close else ""

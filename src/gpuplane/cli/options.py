@@ -8,8 +8,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from gpuplane.cli.arguments import perhaps
 from gpuplane.cli.machine import NVML
+from gpuplane.core.strict import did_you_mean
 from gpuplane.hardware.profiles import Unknown, find, names
 
 
@@ -29,7 +29,7 @@ class OneOf(click.Choice[str]):
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
         """What is wrong with it."""
-        return super().get_invalid_choice_message(value, ctx) + perhaps(str(value), self.choices)
+        return super().get_invalid_choice_message(value, ctx) + did_you_mean(str(value), self.choices)
 
 
 class Machine(click.ParamType[str]):

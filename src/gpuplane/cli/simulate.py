@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from gpuplane import files
-from gpuplane.cli.arguments import perhaps
 from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
 from gpuplane.cli.say import say, told
-from gpuplane.core.strict import InvalidInput
+from gpuplane.core.strict import InvalidInput, did_you_mean
 from gpuplane.core.text import format_count, format_json, join_first_names
 from gpuplane.placement.configuration import POLICY_NAMES, UnknownPolicy, parse_policy
 
@@ -51,7 +50,7 @@ class Policies(click.ParamType[tuple[str, ...]]):
             try:
                 weights = parse_policy(each)
             except UnknownPolicy as error:
-                self.fail(f"{error}.{perhaps(error.name, POLICY_NAMES)}", param, ctx)
+                self.fail(f"{error}.{did_you_mean(error.name, POLICY_NAMES)}", param, ctx)
             parts = {name: weight / sum(weights.values()) for name, weight in weights.items()}
             if same := next((text for text, others in found.items() if others == parts), None):
                 self.fail(f"{each!r} is there twice" + f": {same!r} is the same" * (same != each), param, ctx)

@@ -314,3 +314,9 @@ def closest_match(word: str, known: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in known}
     close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1)
     return by_lower[close[0]] if close else ""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """ " Did you mean '--machine'?", or "" where nothing is close."""
+    close = closest_match(word, known)
+    return f" Did you mean {close!r}?" if close else ""

@@ -32,7 +32,7 @@ def cluster_of(nodes: list[Node], pods: list[Pod]) -> Cluster:
     cluster = Cluster(nodes)
     for each in pods:
         assert each.placement is not None
-        cluster.take(each.held, each.placement)
+        cluster.take(each.request, each.placement)
     return cluster
 
 
@@ -109,7 +109,7 @@ def fits_without(cluster: Cluster, request: Request, ends: tuple[Pod, ...]) -> b
     rest = cluster.copy()
     for each in ends:
         assert each.placement is not None
-        rest.give_back(each.held, each.placement)
+        rest.give_back(each.request, each.placement)
     return Engine(rest, make_policy("binpack")).choose(request) is not None
 
 
@@ -118,6 +118,6 @@ def on_node(cluster: Cluster, request: Request, ends: list[Pod], name: str) -> b
     rest = cluster.copy()
     for each in ends:
         assert each.placement is not None
-        rest.give_back(each.held, each.placement)
+        rest.give_back(each.request, each.placement)
     found = Engine(rest, make_policy("binpack")).choose(request)
     return found is not None and found.node == name

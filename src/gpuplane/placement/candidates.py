@@ -87,7 +87,7 @@ def _kinds_of_nodes(cluster: Cluster, request: Request, rows: Integers) -> tuple
     """(the place among these rows of the first of each kind, the kind of each row). GPUs of one kind of nodes are alike
     in all that the request looks at: one of them is searched."""
     arrays = cluster.milli_free, cluster.room, cluster.gpu_memory_free, cluster.gpu_memory_mib, cluster.units_free
-    alike = [each[rows] for each in (*arrays, cluster.link_group)]
+    alike = [each[rows] for each in (*arrays, cluster.containers_free, cluster.link_group)]
     alike += [cluster.instances_free[rows, :, column] for column in cluster.profiles.values()]
     for wanted in request.kinds_of_gpus:
         alike += [cluster.fits(rows, wanted).astype(np.int64), *cluster.needs(rows, wanted)]
@@ -135,6 +135,11 @@ def _instances_left(cluster: Cluster, row: int, place: Placement) -> int:
 
 
 def _room_after(cluster: Cluster, wanted: GpuRequest, rows: Integers, before: Integers) -> Integers:
+    after = _milli_after(cluster, wanted, rows, before)
+    return np.where(cluster.containers_free[rows] == 1, 0, after) if cluster.has_splits else after
+
+
+def _milli_after(cluster: Cluster, wanted: GpuRequest, rows: Integers, before: Integers) -> Integers:
     if wanted.asks_milli_alone:
         return before - wanted.milli
     milli, memory = cluster.needs(rows, wanted)

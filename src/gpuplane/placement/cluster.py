@@ -2,8 +2,12 @@
 
 A row is a node; the columns of the two-dimensional arrays are its GPUs, in the node's order. Where a node has fewer
 GPUs than the widest, `is_usable` is false and all else 0. Arrays are read by everybody and written here alone.
+
+Pods may hold more of a node than it has (`hold`): a GPU died under one, or nobody counted it. Then less than nothing is
+free, and what they give back is of no use to others until that is made up for.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -14,6 +18,10 @@ from gpuplane.placement.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, 
 
 _Move = tuple[str, Integers, int | tuple[int, ...], int, int]
 """Of one array: the unit, the array, the place in it, the amount, and the most that may be free there."""
+
+
+ANY = 1 << 40
+"""As many containers may share a GPU as like to."""
 
 
 class OverCommitted(ValueError):
@@ -42,6 +50,7 @@ class Cluster(Rows):
         self.gpu_memory_free = np.zeros((0, 0), np.int64)
         self.units = np.zeros((0, 0), np.int64)  # ids that stand for each GPU
         self.units_free = np.zeros((0, 0), np.int64)
+        self.containers_free = np.zeros((0, 0), np.int64)  # how many more may share each GPU
         self.unit_milli = np.zeros((0, 0), np.int64)  # of one id, rounded down; so all ids fit
         self.model = np.zeros((0, 0), np.int64)
         self.resource = np.zeros((0, 0), np.int64)
@@ -50,6 +59,7 @@ class Cluster(Rows):
         self.is_partitioned = np.zeros((0, 0), np.bool_)  # there, well, and offered as MIG devices
         self.instances_free = np.zeros((0, 0, 0), np.int64)  # nodes × GPUs × profiles
         self.has_links = False  # whether any GPU has a link group
+        self.has_splits = False  # whether not any number of containers may share each GPU
         self._has_taints = False  # whether any node has one
         self._allowed = Allowed()
         self._free_rows: list[int] = []
@@ -94,6 +104,18 @@ class Cluster(Rows):
     def take(self, request: Request, placement: Placement) -> None:
         """Give a pod what it was placed on. Raises OverCommitted."""
         self._move(request, placement, -1)
+
+    def hold(self, request: Request, placement: Placement) -> None:
+        """A pod has that already, whether there is room for it or not. Raises OverCommitted for what the node does not
+        have at all."""
+        self._count_others(name for name, _ in request.others)
+        self._move(request, placement, -1, is_held=True)
+
+    def is_over_held(self, name: str) -> bool:
+        """Whether pods hold more of a node than it has."""
+        row = self.rows[name]
+        free = (each[row] for key, each in self._arrays() if key.endswith("_free"))
+        return any((each < 0).any() for each in free)
 
     def give_back(self, request: Request, placement: Placement) -> None:
         """What a pod had is free again. Raises OverCommitted."""
@@ -149,6 +171,8 @@ class Cluster(Rows):
         else:
             milli, memory = self.needs(rows, wanted)
             found = self.is_usable[rows] & (self.milli_free[rows] >= milli) & (self.gpu_memory_free[rows] >= memory)
+            if self.has_splits:
+                found &= self.containers_free[rows] > 0
             if wanted.units:
                 found &= (self.units_free[rows] >= wanted.units) & (milli >= wanted.milli)
         if wanted.models:
@@ -210,14 +234,15 @@ class Cluster(Rows):
         """To which of these rows a pod with such rules may go. Only nodes that were described anew are looked at."""
         return self._allowed.rows(self, rules)[rows]
 
-    def _move(self, request: Request, placement: Placement, sign: int) -> None:
+    def _move(self, request: Request, placement: Placement, sign: int, *, is_held: bool = False) -> None:
         row = self.rows.get(placement.node)
         if row is None:
             raise OverCommitted(f"node {placement.node} is not there")
         moves = self._moves(row, request, placement)
         for unit, free, place, amount, whole in moves:
             after = int(free[place]) + sign * amount
-            if amount and not 0 <= after <= whole:
+            is_there = after <= whole if sign > 0 else after >= 0 or is_held
+            if amount < 0 or (amount and not is_there):
                 verb = "taken" if sign < 0 else "given back"
                 raise OverCommitted(f"node {placement.node}: {amount} {unit} cannot be {verb}, {free[place]} are free")
         for _, free, place, amount, _ in moves:
@@ -246,13 +271,14 @@ class Cluster(Rows):
                 if amount
             ),
         ]
-        milli, memory, units = dict[int, int](), dict[int, int](), dict[int, int]()
+        milli, memory, units, containers = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
         instances = dict[tuple[int, str], int]()
         for part in placement.shares:
             for each in part:
-                milli[each.gpu] = milli.get(each.gpu, 0) + each.milli
-                memory[each.gpu] = memory.get(each.gpu, 0) + each.memory_mib
-                units[each.gpu] = units.get(each.gpu, 0) + each.units
+                milli[each.gpu] += each.milli
+                memory[each.gpu] += each.memory_mib
+                units[each.gpu] += each.units
+                containers[each.gpu] += 1
                 if each.profile:
                     instances[each.gpu, each.profile] = instances.get((each.gpu, each.profile), 0) + 1
         for gpu, amount in milli.items():
@@ -260,6 +286,8 @@ class Cluster(Rows):
             moves.append(("milli-GPU", self.milli_free, (row, gpu), amount, WHOLE))
             moves.append(("MiB of a GPU", self.gpu_memory_free, (row, gpu), memory[gpu], whole))
             moves.append(("ids of a GPU", self.units_free, (row, gpu), units[gpu], node.gpus[gpu].units))
+            most = node.gpus[gpu].containers or ANY
+            moves.append(("shares of a GPU", self.containers_free, (row, gpu), containers[gpu], most))
         for (gpu, profile), amount in instances.items():
             place, whole = (row, gpu, self.profiles[profile]), node.gpus[gpu].profiles.get(profile, 0)
             moves.append(("MIG devices", self.instances_free, place, amount, whole))
@@ -267,7 +295,7 @@ class Cluster(Rows):
 
     def room_after(self, row: int, gpu: int, shares: Iterable[Share] = ()) -> int:
         """The largest `milli` that fits on a GPU when these shares of it are taken, too: its time is free, and its
-        memory, rounded down as `needs` does it. -1: it is not usable."""
+        memory, rounded down as `needs` does it. 0: none; -1: it is not usable."""
         if not self.is_usable[row, gpu]:
             return -1
         taken = [*shares]
@@ -275,7 +303,7 @@ class Cluster(Rows):
         if total := int(self.gpu_memory_mib[row, gpu]):
             memory = int(self.gpu_memory_free[row, gpu]) - sum(each.memory_mib for each in taken)
             room = min(room, ((memory + 1) * WHOLE - 1) // total)
-        return room
+        return max(room, 0) if self.containers_free[row, gpu] > len(taken) else 0
 
     def _measure_room(self, row: int, gpu: int) -> None:
         self.room[row, gpu] = self.room_after(row, gpu)
@@ -289,10 +317,7 @@ class Cluster(Rows):
 
     def _widen(self, node: Node) -> None:
         """Make room for its GPUs, models, profiles and other resources."""
-        for name in node.others:
-            self.others.setdefault(name, len(self.others))
-        if more := len(self.others) - self.others_free.shape[1]:
-            self.others_free = np.pad(self.others_free, [(0, 0), (0, more)])
+        self._count_others(node.others)
         for gpu in node.gpus:
             self.models.setdefault(gpu.model, len(self.models))
             self.resources.setdefault(gpu.resource, len(self.resources))
@@ -300,6 +325,13 @@ class Cluster(Rows):
                 self.profiles.setdefault(profile, len(self.profiles))
         self._grow(1, len(node.gpus) - self.milli_free.shape[1])
         self._grow(2, len(self.profiles) - self.instances_free.shape[2])
+
+    def _count_others(self, names: Iterable[str]) -> None:
+        """Make room for these other resources; a node that does not name one has none of it."""
+        for name in names:
+            self.others.setdefault(name, len(self.others))
+        if more := len(self.others) - self.others_free.shape[1]:
+            self.others_free = np.pad(self.others_free, [(0, 0), (0, more)])
 
     def _arrays(self) -> list[tuple[str, Integers]]:
         return [(name, each) for name, each in self.__dict__.items() if isinstance(each, np.ndarray)]
@@ -330,6 +362,8 @@ class Cluster(Rows):
             self.milli_free[row, index] = WHOLE
             self.gpu_memory_mib[row, index] = self.gpu_memory_free[row, index] = gpu.memory_mib
             self.units[row, index] = self.units_free[row, index] = gpu.units
+            self.containers_free[row, index] = gpu.containers or ANY
+            self.has_splits |= bool(gpu.containers)
             self.unit_milli[row, index] = WHOLE // max(gpu.units, 1)
             self.model[row, index] = self.models[gpu.model]
             self.resource[row, index] = self.resources[gpu.resource]

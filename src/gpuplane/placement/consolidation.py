@@ -132,7 +132,7 @@ class _Planner:
         for pod, placement in found:
             self.cluster.give_back(self.placed[pod].request, placement)
         for pod in pods:
-            self.cluster.take(self.placed[pod].request, self.placed[pod].placement)
+            self.cluster.hold(self.placed[pod].request, self.placed[pod].placement)
         moving = sum(placement != self.placed[pod].placement for pod, placement in found)
         return gained / moving if moving and len(found) == len(pods) else 0.0
 

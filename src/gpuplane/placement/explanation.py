@@ -32,14 +32,14 @@ NodeCode = Literal[
     "no-others",
     "cpu-in-use",
     "memory-in-use",
-    "others-in-use",
     "gpus-in-use",
+    "others-in-use",
 ]
 """`chosen`; `worse`: it fits there, and the policy likes it less. As the node is: `closed` (cordoned, or not ready),
 `labels`, `taint` (one that it does not tolerate), `no-gpus` (fewer than it asks for), `model`, `id`, `resource` (too
 few of these), `sick` (too few can be given out), `partitioned` (only as MIG devices), `profile` (no such MIG devices),
 `no-others` (less of another resource than it asks for), `too-small` (even when empty), `not-linked`. As it is now:
-`cpu-in-use`, `memory-in-use`, `others-in-use`, `gpus-in-use`."""
+`cpu-in-use`, `memory-in-use`, `gpus-in-use`, `others-in-use` (a pod may hold a GPU that is sick, and counts)."""
 GpuCode = Literal["chosen", "fits", Unfit, "in-use"]
 """Of one GPU, for the part of the request that it suits best: `chosen`; `fits`, but another one is taken, or its node
 is not. As it is: `model`, `id`, `resource`, `sick`, `partitioned`, `profile` (it has no MIG device of it), `too-small`.
@@ -109,7 +109,8 @@ def explain(engine: Engine, pod: Pod, placed: Iterable[Pod] = (), empty: Cluster
         return Explanation(placement, gpus, tuple(nodes))
     there = list(placed)
     allowed = find_preemption(cluster, pod.request, there, preempts(pod))
-    return Explanation(None, (), tuple(nodes), allowed, find_preemption(cluster, pod.request, there, lambda _: True))
+    ending = find_preemption(cluster, pod.request, there, lambda other: not other.comes_back)
+    return Explanation(None, (), tuple(nodes), allowed, ending)
 
 
 def explain_gpus(
@@ -189,8 +190,8 @@ def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, Node
     keep(_fits(empty, request), "too-small")
     keep(cluster.cpu_free[rows] >= request.cpu_milli, "cpu-in-use")
     keep(cluster.memory_free[rows] >= request.memory_mib, "memory-in-use")
-    for name, amount in request.others:
-        keep(cluster.other_free(rows, name) >= amount, "others-in-use")
+    keep(np.isin(rows, candidates(cluster, no_others, rows).rows), "gpus-in-use")
+    found[is_open] = "others-in-use"
     return dict(zip(cluster.rows, found.tolist(), strict=True))
 
 

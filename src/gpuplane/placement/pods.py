@@ -10,10 +10,10 @@ class Pod(Value):
     """A pod, and its place once it has one.
 
     `name`: "namespace/name". `containers`: the names of those that `request.gpus` is for, in its order.
-    `can_move`: whether it would start again elsewhere if it were ended here. `can_end`: whether that makes room; a
-    static pod and one of a DaemonSet are back on their node at once. `may_preempt`: whether pods of a lower priority
-    may end for it. `is_assumed`: nobody says which GPUs it has; its place is a guess. `taken`: what counts as taken by
-    it, where its node has less than its pods ask; None: all that it asks for.
+    `can_move`: whether it would start again elsewhere if it were ended here. `can_end`: whether Kubernetes can end it
+    for others, a static pod it cannot. `comes_back`: whether it starts again on its node at once, as those of a
+    DaemonSet. `may_preempt`: whether pods of a lower priority may end for it. `is_assumed`: nobody says which GPUs it
+    has; its place is a guess.
     """
 
     uid: str
@@ -24,14 +24,9 @@ class Pod(Value):
     placement: Placement | None = None
     can_move: bool = True
     can_end: bool = True
+    comes_back: bool = False
     may_preempt: bool = True
     is_assumed: bool = False
-    taken: Request | None = None
-
-    @property
-    def held(self) -> Request:
-        """What counts as taken of its node's CPU and memory."""
-        return self.request if self.taken is None else self.taken
 
     @property
     def has_gpus(self) -> bool:

@@ -92,7 +92,7 @@ def _on_node(
     for large_first in (True, False):
         ends, back = list[Pod](), list[Pod]()
         for each in sorted(victims, key=lambda pod: (-pod.priority, -pod.gpu_milli if large_first else pod.gpu_milli)):
-            _move([each], cluster.take)
+            _move([each], cluster.hold)
             if _fits(cluster, row, request):
                 back.append(each)
                 continue
@@ -111,4 +111,4 @@ def _on_node(
 def _move(pods: Iterable[Pod], move: Callable[[Request, Placement], None]) -> None:
     for each in pods:
         assert each.placement is not None
-        move(each.held, each.placement)
+        move(each.request, each.placement)

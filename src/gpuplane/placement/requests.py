@@ -68,7 +68,7 @@ ANYWHERE = NodeRules()
 
 class Request(Value):
     """A pod's CPU and memory, the GPUs of each of its containers, and the nodes that it may go to. `others`: what it
-    takes of other resources of its node ("pods", "ephemeral-storage", "vendor.com/device"), each once, by name."""
+    takes of other resources of its node, as kube-scheduler counts them ("pods", "nvidia.com/gpu"), each once."""
 
     cpu_milli: int = 0
     memory_mib: int = 0

@@ -53,7 +53,7 @@ class Usable:
     def _measure(self, rows: Integers, worth: Floats, whole: Integers, cpu: Integers) -> Floats:
         """Of nodes whose free GPUs are worth so much, so many of them whole, and so much CPU free."""
         by_gpus = np.where(self._is_share, worth[:, None] / self._size, whole[:, None] // self._gpus)
-        requests = np.minimum(by_gpus, cpu[:, None] // self._cpu) * self._accepts[rows]
+        requests = np.minimum(by_gpus, np.maximum(cpu, 0)[:, None] // self._cpu) * self._accepts[rows]
         usable: Floats = (requests * self._size) @ self._part
         return usable
 

@@ -41,6 +41,7 @@ class _Search:
         self.milli: list[int] = cluster.milli_free[row].tolist()
         self.memory: list[int] = cluster.gpu_memory_free[row].tolist()
         self.units: list[int] = cluster.units_free[row].tolist()
+        self.containers: list[int] = cluster.containers_free[row].tolist()
         self.groups: list[int] = cluster.link_group[row].tolist()
         self.columns = [cluster.profiles.get(each.profile, -1) for each in parts]
         larger = {each.profile: cluster.profiles_from(each.profile) for each in parts if each.profile}
@@ -123,6 +124,7 @@ class _Search:
             self.milli[gpu] += sign * milli[gpu]
             self.memory[gpu] += sign * memory[gpu]
             self.units[gpu] += sign * self.parts[part].units
+            self.containers[gpu] += sign
             if self.columns[part] >= 0:
                 self.instances[gpu][self.columns[part]] += sign
 
@@ -147,7 +149,7 @@ class _Search:
         if self.columns[part] >= 0:
             return self.instances[gpu][self.columns[part]] > 0
         milli, memory = self.needs[part]
-        has_units = self.units[gpu] >= self.parts[part].units
+        has_units = self.units[gpu] >= self.parts[part].units and self.containers[gpu] > 0
         return bool(has_units and self.milli[gpu] >= milli[gpu] and self.memory[gpu] >= memory[gpu])
 
     def _choose(self, part: int, gpus: Sequence[int]) -> Iterator[list[int]]:
@@ -155,8 +157,8 @@ class _Search:
         alike, ranks = dict[tuple[object, ...], list[int]](), self.ranks[self.parts[part]]
         for gpu in sorted(gpus, key=self._preference(part)):
             key = (
-                self.milli[gpu], self.memory[gpu], self.units[gpu], self.groups[gpu], *self.instances[gpu],
-                self.alike[gpu],
+                self.milli[gpu], self.memory[gpu], self.units[gpu], self.containers[gpu], self.groups[gpu],
+                *self.instances[gpu], self.alike[gpu],
             )  # fmt: skip
             alike.setdefault(key, []).append(gpu)
         classes = [sorted(each, key=ranks.__getitem__) for each in alike.values()]

@@ -230,12 +230,13 @@ def test_two_pods_are_not_promised_the_end_of_the_same_one() -> None:
 
 
 def test_who_preempts_nobody_and_who_would_be_back_at_once() -> None:
-    """Room is not made by a pod of a DaemonSet: it is there again before the other one."""
-    running, waiting = [pod("a", 4, "n0", 1), pod("b", 4, "n1", 1)], pod("x", 4, priority=5)
+    """A pod of a DaemonSet is preempted as others are, but it makes no room for one that preempts nobody: it is there
+    again before that."""
+    running, waiting = [pod("a", 4, "n0", 1), pod("b", 4, "n1", 2)], pod("x", 4, priority=5)
     running[0]["metadata"]["ownerReferences"][0]["kind"] = "DaemonSet"
     [found] = show_waiting(read([node("n0"), node("n1"), *running, waiting]), USUAL)
     assert found.preemption is not None
-    assert [*found.preemption.pods] == ["team/b"]
+    assert [*found.preemption.pods] == ["team/a"]
 
     waiting["spec"]["preemptionPolicy"] = "Never"
     [found] = show_waiting(read([node("n0"), node("n1"), *running, waiting]), USUAL)
@@ -250,3 +251,70 @@ def test_a_node_of_a_file_that_says_nothing_of_pods_takes_any_number() -> None:
         del amounts["pods"]
     found = read([silent, *(pod(f"p{n}", 1) for n in range(4))])
     assert all(each.place is not None for each in show_waiting(found, USUAL))
+
+
+def test_what_is_given_back_of_a_node_with_too_many_pods_makes_up_for_that_first() -> None:
+    """64 GiB and two pods of 48: when one ends there are 16 left, and not 48."""
+    full = node("n0")
+    for amounts in full["status"].values():
+        amounts["memory"] = "64Gi"
+    pods = [pod("a", 0, "n0"), pod("b", 0, "n0"), *(pod(name, 0, priority=5) for name in ("w", "x"))]
+    for each, memory in zip(pods, ("48Gi", "48Gi", "16Gi", "16Gi"), strict=True):
+        each["spec"]["containers"][0]["resources"] = {"requests": {"memory": memory}}
+    cluster = read([full, *pods])
+    first, second = show_waiting(cluster, USUAL)
+
+    assert "over-held" in {each.code for each in cluster.notes}
+    assert (first.place, second.place) == (None, None)
+    assert first.preemption is not None
+    assert second.preemption is not None
+    assert sorted([*first.preemption.pods, *second.preemption.pods]) == ["team/a", "team/b"]
+
+
+def test_a_pod_on_a_sick_gpu_counts_as_the_scheduler_counts_it() -> None:
+    """Of eight GPUs one has died under its pod: seven are allocatable and eight given out, so two pods have to end."""
+    sick = node("n0", 8)
+    sick["status"]["allocatable"]["nvidia.com/gpu"] = "7"
+    pods = [pod(f"r{n}", 1, "n0") for n in range(8)]
+    [found] = show_waiting(read([sick, *pods, pod("w", 1, priority=10)]), USUAL)
+
+    assert found.preemption is not None
+    assert len(found.preemption.pods) == 2
+    [found] = show_waiting(read([sick, *pods[1:], pod("w", 1)]), USUAL)
+    assert found.place is None
+    [found] = show_waiting(read([sick, *pods[2:], pod("w", 1)]), USUAL)
+    assert found.place is not None
+
+
+def test_a_plan_gains_nothing_of_a_node_that_has_too_many_pods() -> None:
+    """Two moves would only make up for what is too much there."""
+    full = node("n0")
+    for amounts in full["status"].values():
+        amounts["cpu"] = "8"
+    pods = [pod(name, 1, "n0") for name in "abcd"]
+    assert show_plan(read([full, node("n1"), *pods, pod("w", 1)]), USUAL, 2).fit_after == ("team/w",)
+    plan = show_plan(read([full, *pods]), USUAL, 4)
+    assert (plan.moves, plan.usable_before) == ((), 0)
+
+
+def test_two_pods_do_not_take_one_port_of_a_node() -> None:
+    with_port = [pod("a", 1, "n0"), pod("b", 1), pod("c", 1)]
+    for each in with_port:
+        each["spec"]["containers"][0]["ports"] = [{"containerPort": 8080, "hostPort": 8080}, {"containerPort": 90}]
+    with_port[2]["spec"]["containers"][0]["ports"][0]["protocol"] = "UDP"
+    by_tcp, by_udp = show_waiting(read([node("n0"), *with_port]), USUAL)
+
+    assert (by_tcp.place, by_tcp.counts) == (None, {"others-in-use": 1})
+    assert by_udp.place is not None
+
+
+def test_shared_mig_devices_are_another_resource() -> None:
+    shared = node("n0", 0)
+    for amounts in shared["status"].values():
+        amounts["nvidia.com/mig-1g.10gb.shared"] = "4"
+        del amounts["nvidia.com/gpu"]
+    pods = [pod("a", 0), pod("b", 0)]
+    for each, name in zip(pods, ("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.shared"), strict=True):
+        each["spec"]["containers"][0]["resources"]["limits"] = {name: "1"}
+
+    assert [each.place is not None for each in show_waiting(read([shared, *pods]), USUAL)] == [False, True]

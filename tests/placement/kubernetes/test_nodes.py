@@ -105,15 +105,21 @@ def test_renamed_shares_of_mig_devices_are_of_their_profile() -> None:
 
 
 def test_a_node_has_other_resources() -> None:
-    """What of it is allocatable; bytes in MiB, rounded down. GPUs are not among them, by whatever name they go."""
+    """What of it is allocatable, GPUs among it: kube-scheduler counts them, whichever they are. Bytes in MiB, rounded
+    down. What is not allocatable is not there."""
     mine = OfferedResource("example.com/gpu")
     told = NodeGpus((NodeGpu("0", "GPU-0", "T4", 15360, mine, 1),))
     amounts = {"pods": "110", "ephemeral-storage": "1500k", "hugepages-1Gi": "0", "hugepages-2Mi": "5Mi",
                "rdma/hca": "4", "aliyun.com/gpu-mem": "3", "nvidia.com/gpu": "2", "nvidia.com/mig-1g.10gb": "1",
                "example.com/gpu": "1"}  # fmt: skip
-    found = read(amounts, allocatable=amounts | {"rdma/hca": "3"}, annotations={ANNOTATION: encode_node_gpus(told)})
+    allocatable = amounts | {"rdma/hca": "3"}
+    del allocatable["nvidia.com/mig-1g.10gb"]
+    found = read(amounts, allocatable=allocatable, annotations={ANNOTATION: encode_node_gpus(told)})
 
-    assert found.node.others == {"pods": 110, "ephemeral-storage": 1, "hugepages-2Mi": 5, "rdma/hca": 3}
+    assert found.node.others == {
+        "pods": 110, "ephemeral-storage": 1, "hugepages-2Mi": 5, "rdma/hca": 3, "aliyun.com/gpu-mem": 3,
+        "nvidia.com/gpu": 2, "example.com/gpu": 1,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from gpuplane.placement.configuration import PlacementConfig
 from gpuplane.placement.engine import Engine
+from gpuplane.placement.kubernetes.answers import show_waiting
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.kubernetes.listing import read_saved
 from gpuplane.placement.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec
@@ -23,7 +25,7 @@ from tests.placement.kubernetes.small import node, pod
 
 A, B = "GPU-00552014-5c87-89ac-b1a6-7b53aa24b0ec", "GPU-0fc3eda5-e98b-a25b-5b0d-cf5c855d1448"
 ONCE = f"{A},10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,true:{B},10,32768,100,NVIDIA-Tesla V100-PCIE-32GB,0,false:"
-V100 = Gpu(A, "Tesla-V100-PCIE-32GB", 32768, resource="nvidia.com/gpu")
+V100 = Gpu(A, "Tesla-V100-PCIE-32GB", 32768, resource="nvidia.com/gpu", containers=10)
 C = HeldGpu("", container="c")
 DEVICES = [
     {"id": B, "index": 1, "count": 10, "devmem": 81920, "devcore": 100, "type": "NVIDIA-NVIDIA A100-SXM4-80GB",
@@ -35,8 +37,8 @@ DEVICES = [
 
 def test_the_gpus_that_hami_has_registered() -> None:
     """As it does now, and as it once did (its docs/develop/protocol.md)."""
-    assert registered_gpus(ONCE, 20) == [(V100, 10), (V100.but(id=B, code="unhealthy"), 10)]
-    assert [(each.id, each.model, each.memory_mib) for each, _ in registered_gpus(json.dumps(DEVICES), 20)] == [
+    assert registered_gpus(ONCE, 20) == (V100, V100.but(id=B, code="unhealthy"))
+    assert [(each.id, each.model, each.memory_mib) for each in registered_gpus(json.dumps(DEVICES), 20)] == [
         (A, "NVIDIA-A100-SXM4-80GB", 81920), (B, "NVIDIA-A100-SXM4-80GB", 81920),
     ]  # fmt: skip
 
@@ -134,6 +136,24 @@ def test_hami_splits_a_gpu_no_further_than_it_has_registered() -> None:
 
     assert fits(read(of_hami(), *pods[1:], waits))
     assert not fits(read(of_hami(), *pods, waits))
+    together = read(
+        of_hami(), *pods[2:], *(waits | {"metadata": waits["metadata"] | {"name": n, "uid": n}} for n in "xyz")
+    )
+    assert [each.place is not None for each in show_waiting(together, PlacementConfig())] == [True, True, False]
+    assert [each.preemption or each.ending for each in show_waiting(together, PlacementConfig())][2] is not None
+
+
+def test_a_pod_of_hami_goes_to_nodes_of_hami_alone() -> None:
+    """Where there are any: its scheduler looks at no others. In a cluster without one it is taken as it says."""
+    plain, limits = node("plain"), {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}
+    waits = annotated("waits", limits)
+    waits["spec"]["nodeName"] = ""
+    whole = pod("whole", 1)
+
+    [by_memory, all_of_it] = show_waiting(read(of_hami(), plain, waits, whole), PlacementConfig())
+    assert by_memory.counts == {"chosen": 1, "no-others": 1}
+    assert all_of_it.counts == {"chosen": 1, "worse": 1}
+    assert show_waiting(read(plain, waits), PlacementConfig())[0].counts == {"chosen": 1}
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,8 @@ def test_cpu_and_memory_are_of_the_most_demanding_moment() -> None:
 
 
 def test_other_resources_are_counted_as_the_scheduler_does() -> None:
-    """A place among the node's pods, and all that is neither CPU, memory nor a GPU; bytes in MiB. What HAMi asks the
-    scheduler to overlook is overlooked."""
+    """A place among the node's pods, and all that is neither CPU nor memory; bytes in MiB. What HAMi asks the scheduler
+    to overlook is overlooked."""
     limits = {"ephemeral-storage": "1500k", "hugepages-2Mi": "4Mi", "rdma/hca": "1", "nvidia.com/hostdev": "2",
               "nvidia.com/gpu": "1", "nvidia.com/gpumem": "1", "nvidia.com/mig-1g.10gb": "1",
               "nvidia.com/priority": "1", "nvidia.com/gpumemory": "1", "aliyun.com/gpu-mem": "1"}  # fmt: skip
@@ -96,7 +96,9 @@ def test_other_resources_are_counted_as_the_scheduler_does() -> None:
 
     assert pod({"name": "c"}).request.others == (("pods", 1),)
     assert pod(asking(**limits)).request.others == (
-        ("ephemeral-storage", 2), ("hugepages-2Mi", 4), ("nvidia.com/hostdev", 2), ("pods", 1), ("rdma/hca", 1),
+        ("aliyun.com/gpu-mem", 1), ("ephemeral-storage", 2), ("hugepages-2Mi", 4), ("nvidia.com/gpu", 1),
+        ("nvidia.com/gpumemory", 1), ("nvidia.com/hostdev", 2), ("nvidia.com/mig-1g.10gb", 1), ("pods", 1),
+        ("rdma/hca", 1),
     )  # fmt: skip
     assert dict(pod(asking(**limits), init=[side, first]).request.others)["rdma/hca"] == 5
 
@@ -247,13 +249,15 @@ def test_a_pod_stays_that_has_claims() -> None:
     [
         ({}, True),
         ({"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}, True),
-        ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, False),
+        ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, True),
         ({"ownerReferences": [{"kind": "Node", "controller": True}]}, False),
         ({"annotations": {"kubernetes.io/config.mirror": "8d1"}}, False),
     ],
 )
-def test_a_pod_makes_no_room_that_is_back_on_its_node_at_once(metadata: dict[str, Any], can_end: bool) -> None:
-    assert pod(gpus(), **metadata).can_end is can_end
+def test_kubernetes_cannot_end_a_static_pod(metadata: dict[str, Any], can_end: bool) -> None:
+    found = pod(gpus(), **metadata)
+    assert found.can_end is can_end
+    assert found.comes_back is ("DaemonSet" in str(metadata))
 
 
 @pytest.mark.parametrize(("policy", "may_preempt"), [(None, True), ("PreemptLowerPriority", True), ("Never", False)])

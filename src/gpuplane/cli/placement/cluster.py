@@ -112,6 +112,7 @@ MEANINGS = {
     "device-gone": "a container holds a device that the node does not have",
     "claims-unread": "it has devices by claims (DRA), and claims are not read",
     "gated": "it waits until somebody takes its scheduling gates away, and is left out",
+    "model-unknown": "nobody says of what model its GPUs are, and such GPUs count as alike on all nodes",
     "node-unknown": "it is bound to a node that is not listed",
     "duplicate-name": "another one has this name, and the first counts; or another pod has its UID",
 }

@@ -104,7 +104,7 @@ def movable(seen: SeenCluster) -> list[Placed]:
     return [
         Placed(each.name, _as_good(each.request, each.placement, nodes[each.placement.node]), each.placement)
         for each in _beside_gpus(seen)
-        if each.placement is not None and each.uid and each.can_move and each.taken is None
+        if each.placement is not None and each.uid and each.can_move
     ]
 
 
@@ -172,7 +172,7 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", nod
     if only in running:
         pod = running[only]
         assert pod.placement is not None
-        cluster.give_back(pod.held, pod.placement)
+        cluster.give_back(pod.request, pod.placement)
         others = [each for each in seen.pods if each is not pod]
         return [_shown_pod(cluster, pod, explain(engine, pod, others), others, node)]
     waiting = {each.name for each in seen.waiting}
@@ -192,7 +192,7 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", nod
         if (place := decided.preemption) is not None:
             for other in place.ends:
                 assert other.placement is not None
-                cluster.give_back(other.held, other.placement)
+                cluster.give_back(other.request, other.placement)
                 del placed[id(other)]
         placement = decided.placement if place is None else place.placement
         if placement is not None:

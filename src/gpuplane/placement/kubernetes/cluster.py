@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Cluster
-from gpuplane.placement.kubernetes.held import Note, settle, unknown_nodes, without_split
+from gpuplane.placement.kubernetes.held import Note, settle, unknown_nodes
 from gpuplane.placement.kubernetes.nodes import (
     SHARED_RESOURCE,
     SeenNode,
@@ -14,7 +14,7 @@ from gpuplane.placement.kubernetes.nodes import (
     read_node,
 )
 from gpuplane.placement.kubernetes.objects import ApiNode, ApiPod
-from gpuplane.placement.kubernetes.peers import HeldGpu, held_gpus
+from gpuplane.placement.kubernetes.peers import GPU_MEMORY, HeldGpu, held_gpus
 from gpuplane.placement.kubernetes.pods import GpusThere, read_pod
 from gpuplane.placement.nodes import Node
 from gpuplane.placement.pods import Pod
@@ -29,11 +29,11 @@ class SeenCluster(Value):
     notes: tuple[Note, ...] = ()
 
     def build(self) -> Cluster:
-        """As arrays, with all that is taken. It fits: more than there is counts for nobody."""
+        """As arrays, with all that pods have."""
         cluster = Cluster(self.nodes)
         for each in self.pods:
             assert each.placement is not None
-            cluster.take(each.held, each.placement)
+            cluster.hold(each.request, each.placement)
         return cluster
 
 
@@ -48,7 +48,7 @@ def read_cluster(nodes: Iterable[ApiNode], pods: Iterable[ApiPod]) -> SeenCluste
             seen[each.metadata.name] = read_node(each)
     there = _gpus_there(seen, listed)
     waiting, by_node, by_peers = list[Pod](), dict[str, list[Pod]](), dict[str, Sequence[HeldGpu]]()
-    names, uids = set[str](), set[str]()
+    names, uids, ports = set[str](), set[str](), dict[str, int]()
     for api in pods:
         if api.has_ended:
             continue
@@ -68,18 +68,24 @@ def read_cluster(nodes: Iterable[ApiNode], pods: Iterable[ApiPod]) -> SeenCluste
             notes.append(Note("gated", pod.name))
         elif not api.metadata.deletion_timestamp:
             waiting.append(pod)
+        ports.update(dict.fromkeys(api.host_ports, 1))
         if held := held_gpus(api):
             by_peers[pod.name] = held
     notes += [Note("duplicate-name", name) for name in doubled]
     notes += unknown_nodes(by_node, seen)
-    described, placed = list[Node](), list[Pod]()
+    with_gpus = [each.node for each in seen.values() if each.node.gpus]
+    if len(with_gpus) > 1:
+        notes += [Note("model-unknown", each.name) for each in with_gpus if not all(gpu.model for gpu in each.gpus)]
+    placed = list[Pod]()
+    seen = {
+        name: each._replace(node=each.node.but(others={**each.node.others, **ports})) for name, each in seen.items()
+    }
     for name, node in seen.items():
         found, said = settle(node, by_node.get(name, ()), by_peers)
-        described.append(without_split(node, found))
         placed += found
         notes += said
     waiting.sort(key=lambda each: -each.priority)
-    return SeenCluster(tuple(described), tuple(placed), tuple(waiting), tuple(notes))
+    return SeenCluster(tuple(each.node for each in seen.values()), tuple(placed), tuple(waiting), tuple(notes))
 
 
 def _gpus_there(seen: Mapping[str, SeenNode], nodes: Iterable[ApiNode]) -> GpusThere:
@@ -94,4 +100,5 @@ def _gpus_there(seen: Mapping[str, SeenNode], nodes: Iterable[ApiNode]) -> GpusT
         frozenset(each.model for each in gpus),
         frozenset(each.id for each in gpus),
         aliyun_unit_mib(nodes),
+        any(GPU_MEMORY in each.node.others for each in seen.values()),
     )

@@ -2,8 +2,8 @@
 where nobody says it, as they would fit best.
 
 A real node may have more held than it has: a GPU died, a pod was bound by hand, a resource was not counted. That is
-described and never refused: each pod counts with what is left when its turn comes (those that say what they have
-first, then the largest), and the node is named among the notes. So the arrays of a cluster stay within what there is.
+described and never refused, and the node is named among the notes. What nobody says is assumed when all else is known,
+of the largest pods first.
 """
 
 from collections import Counter
@@ -32,6 +32,7 @@ NoteCode = Literal[
     "device-gone",
     "claims-unread",
     "gated",
+    "model-unknown",
     "node-unknown",
     "duplicate-name",
 ]
@@ -39,10 +40,9 @@ NoteCode = Literal[
 described by its labels. `held-assumed`: nobody says which GPUs some of its pods have, or not of all. `over-held`: its
 pods ask for more than there is. `device-gone`: a container holds a device that the node does not have. `claims-unread`:
 a pod has devices by claims (DRA), which are not read. `gated`: a pod waits until somebody takes its scheduling gates
-away, and is left out. `node-unknown`: a pod is bound to a node that was not listed. `duplicate-name`: two nodes or two
+away, and is left out. `model-unknown`: nobody says of what model a node's GPUs are, and there are others; all of them
+count as one. `node-unknown`: a pod is bound to a node that was not listed. `duplicate-name`: two nodes or two
 pods have one name, and the first counts; or two pods one UID."""
-ALL_SPLIT = "split-count"
-"""Code of a GPU that as many containers share as may."""
 Rest = Sequence[tuple[int, GpuRequest]]
 """Of the parts of a pod's request: its place among them, and what is not known of it."""
 
@@ -81,26 +81,18 @@ def settle(
     return fill(seen.node, [*((each, ()) for each in strangers), *found], notes)
 
 
-def fill(node: Node, pods: Iterable[tuple[Pod, Rest]], notes: Iterable[Note] = ()) -> tuple[list[Pod], list[Note]]:
-    """The pods with all their places, each with what is left when its turn comes, and with the rest of its GPUs that
-    nobody has told. Those with GPUs that are known first."""
+def fill(node: Node, pods: Sequence[tuple[Pod, Rest]], notes: Iterable[Note] = ()) -> tuple[list[Pod], list[Note]]:
+    """The pods with all their places, and with the rest of their GPUs that nobody has told."""
     cluster, found, said = Cluster([node.but(is_schedulable=True, taints=())]), list[Pod](), list(notes)
-    assumed = over = False
     for each, rest in sorted(pods, key=lambda pod: bool(pod[1]) or not pod[0].has_gpus):
         assert each.placement is not None
-        request, placement, is_over = _clip(cluster, each.request, each.placement)
-        cluster.take(request, placement)
-        if rest:
-            guess, is_short = _assume(cluster, node, [wanted for _, wanted in rest])
-            placement = _joined(placement, rest, guess)
-            is_over |= is_short
-        assumed |= bool(rest)
-        over |= is_over
-        taken = None if request == each.request else request
-        found.append(each.but(placement=placement, taken=taken, is_assumed=each.is_assumed or bool(rest)))
-    if assumed:
+        cluster.hold(each.request, each.placement)
+        guess = _assume(cluster, node, [wanted for _, wanted in rest]) if rest else []
+        placement = _joined(each.placement, rest, guess)
+        found.append(each.but(placement=placement, is_assumed=each.is_assumed or bool(rest)))
+    if any(rest for _, rest in pods):
         said.append(Note("held-assumed", node.name))
-    if over:
+    if cluster.is_over_held(node.name):
         said.append(Note("over-held", node.name))
     return found, said
 
@@ -132,66 +124,32 @@ def _joined(placement: Placement, rest: Rest, shares: Iterable[Sequence[Share]])
     return placement.but(shares=tuple(parts))
 
 
-def _assume(cluster: Cluster, node: Node, wanted: Sequence[GpuRequest]) -> tuple[list[tuple[Share, ...]], bool]:
-    """Takes these GPUs where they fit; else what is left of them, two ids of one GPU as NVIDIA's plugin gives them out
-    if it comes to that. (the shares, whether they are less than asked for)."""
+def _assume(cluster: Cluster, node: Node, wanted: Sequence[GpuRequest]) -> list[tuple[Share, ...]]:
+    """Takes these GPUs where they fit; else those that have most left, two ids of one GPU as NVIDIA's plugin gives them
+    out if it comes to that."""
     if found := place_within(cluster, 0, Request(gpus=tuple(wanted))):
         cluster.take(Request(), found)
-        return list(found.shares), False
-    if not node.gpus:
-        return [()] * len(wanted), True
-    shares, is_short = list[tuple[Share, ...]](), False
+        return list(found.shares)
+    parts = list[tuple[Share, ...]]()
     for each in wanted:
-        part = list[Share]()
-        for _ in range(min(each.count, sum(gpu.units for gpu in node.gpus) + 1)):
+        shares = list[Share]()
+        for _ in range(min(each.count, sum(gpu.units for gpu in node.gpus) + 1) if node.gpus else 0):
             share = cluster.share_of(0, _freest(cluster, len(node.gpus), each), each)
-            _, clipped, is_less = _clip(cluster, Request(), Placement(node.name, ((share,),)))
-            cluster.take(Request(), clipped)
-            part += clipped.shares[0]
-            is_short |= is_less
-        shares.append(tuple(part))
-    return shares, is_short
+            if share.profile and share.profile not in node.gpus[share.gpu].profiles:
+                continue
+            cluster.hold(Request(), Placement(node.name, ((share,),)))
+            shares.append(share)
+        parts.append(tuple(shares))
+    return parts
 
 
 def _freest(cluster: Cluster, gpus: int, wanted: GpuRequest) -> int:
     """The GPU of the only node that has the most left of what is wanted; one where it fits before all others."""
     fits = cluster.fits(np.zeros(1, np.int64), wanted)[0, :gpus]
-    return int(np.lexsort((cluster.milli_free[0, :gpus], fits))[-1])
-
-
-def _clip(cluster: Cluster, request: Request, placement: Placement) -> tuple[Request, Placement, bool]:
-    """What is left of what a pod has: (what it takes of its node, its place, whether that is less than it asks for)."""
-    row = np.zeros(1, np.int64)
-    taken = request.but(
-        cpu_milli=min(request.cpu_milli, int(cluster.cpu_free[0])),
-        memory_mib=min(request.memory_mib, int(cluster.memory_free[0])),
-        others=tuple((name, min(amount, int(cluster.other_free(row, name)[0]))) for name, amount in request.others),
-    )
-    milli, memory = cluster.milli_free[0].tolist(), cluster.gpu_memory_free[0].tolist()
-    units = cluster.units_free[0].tolist()
-    instances = cluster.instances_free[0].tolist()
-    is_over, parts = taken != request, list[tuple[Share, ...]]()
-    for part in placement.shares:
-        kept = list[Share]()
-        for share in part:
-            if share.profile:
-                column = cluster.profiles.get(share.profile, -1)
-                if column < 0 or instances[share.gpu][column] <= 0:
-                    is_over = True
-                    continue
-                instances[share.gpu][column] -= 1
-            fitting = share.but(
-                milli=min(share.milli, milli[share.gpu]),
-                memory_mib=min(share.memory_mib, memory[share.gpu]),
-                units=min(share.units, units[share.gpu]),
-            )
-            milli[share.gpu] -= fitting.milli
-            memory[share.gpu] -= fitting.memory_mib
-            units[share.gpu] -= fitting.units
-            is_over |= fitting != share
-            kept.append(fitting)
-        parts.append(tuple(kept))
-    return taken, placement.but(shares=tuple(parts)), is_over
+    left = cluster.milli_free[0, :gpus]
+    if wanted.profile in cluster.profiles:
+        left = cluster.instances_free[0, :gpus, cluster.profiles[wanted.profile]]
+    return int(np.lexsort((left, fits))[-1])
 
 
 def _told_shares(
@@ -287,16 +245,6 @@ def _share_by_peers(cluster: Cluster, place: int, wanted: GpuRequest, gpu: HeldG
     if is_all or not (gpu.memory_mib or gpu.milli):
         return cluster.share_of(0, place, wanted)
     return cluster.share_of(0, place, GpuRequest(milli=gpu.milli, memory_mib=gpu.memory_mib))
-
-
-def without_split(seen: SeenNode, pods: Iterable[Pod]) -> Node:
-    """The node, where nobody gets a GPU any more that as many containers share as may (HAMi, checkCardTimeSlicing)."""
-    used = Counter(share.gpu for pod in pods if pod.placement for share in pod.placement.all_shares)
-    full = {at for at, most in enumerate(seen.splits) if used[at] >= most}
-    if not full:
-        return seen.node
-    gpus = [gpu.but(code=gpu.code or ALL_SPLIT) if at in full else gpu for at, gpu in enumerate(seen.node.gpus)]
-    return seen.node.but(gpus=tuple(gpus))
 
 
 def _stranger(node: Node, name: str, shares: Iterable[tuple[str, Share]]) -> Pod:

@@ -31,15 +31,13 @@ from gpuplane.placement.kubernetes.objects import (
     quantities,
     unit_of,
 )
-from gpuplane.placement.kubernetes.peers import REGISTERED, registered_gpus
+from gpuplane.placement.kubernetes.peers import REGISTERED, hami_resources, registered_gpus
 from gpuplane.placement.nodes import Gpu, Node
 
 SHARED_SUFFIX = ".shared"
 """Behind the names of resources that are shared, where `renameByDefault` is set."""
 SHARED_RESOURCE = GPU_RESOURCE + SHARED_SUFFIX
 ALIYUN_MEMORY, ALIYUN_COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
-COUNTED_APART = {"cpu", "memory", GPU_RESOURCE, SHARED_RESOURCE, ALIYUN_MEMORY, ALIYUN_COUNT}
-"""Resources that are not among the others of a node, beside those of MIG devices."""
 MOST_GIB = 100
 """A GPU with more units of `aliyun.com/gpu-mem` counts them in MiB (kubectl-inspect-gpushare, cmd/inspect)."""
 NODE_TAINTS = "node.kubernetes.io/"
@@ -52,14 +50,12 @@ MOST_GPUS = 256
 
 class SeenNode(NamedTuple):
     """A Node that was read. `told`: what its annotation says; None: it has none that can be read, and `problem` says
-    why, if it has one. `devices`: the index of a device in the annotation → its place among the node's GPUs. `splits`:
-    of each GPU, how many containers may share it, where HAMi gives them out."""
+    why, if it has one. `devices`: the index of a device in the annotation → its place among the node's GPUs."""
 
     node: Node
     told: NodeGpus | None = None
     devices: Mapping[str, int] = {}
     problem: str = ""
-    splits: tuple[int, ...] = ()
 
 
 def read_node(api: ApiNode) -> SeenNode:
@@ -78,15 +74,15 @@ def read_node(api: ApiNode) -> SeenNode:
             problem = f"annotation {ANNOTATION} does not say all GPUs: it would be too long"
     elif text := (api.metadata.annotations or {}).get(REGISTERED):
         try:
-            found = registered_gpus(text, amount_of(api.status.capacity or {}, GPU_RESOURCE))
-            return SeenNode(node.but(gpus=tuple(gpu for gpu, _ in found)), splits=tuple(most for _, most in found))
+            gpus = registered_gpus(text, amount_of(api.status.capacity or {}, GPU_RESOURCE))
+            return SeenNode(node.but(gpus=gpus, others={**node.others, **hami_resources(gpus)}))
         except ValueError as error:
             problem = f"{error}"
     return SeenNode(node.but(gpus=_by_labels(api)), problem=problem)
 
 
 def _without_gpus(api: ApiNode) -> Node:
-    have = {**(api.status.capacity or {}), **(api.status.allocatable or {})}
+    have = (api.status.capacity if api.status.allocatable is None else api.status.allocatable) or {}
     taints = [each for each in api.spec.taints or () if each.effect in BLOCKING]
     closing = [each for each in taints if each.key.startswith(NODE_TAINTS)]
     return Node(
@@ -101,14 +97,14 @@ def _without_gpus(api: ApiNode) -> Node:
 
 
 def _others(have: Resources) -> dict[str, int]:
-    """What a node has of all that is not read otherwise. What it does not name it does not have, as kube-scheduler
-    takes it (noderesources/fit.go). Every kubelet says how many pods it takes; a file written by hand may leave that
-    out, and then it takes any number."""
+    """What a node has beside CPU and memory. What it does not name it does not have, as kube-scheduler takes it
+    (noderesources/fit.go). Every kubelet says how many pods it takes; a file written by hand may leave that out, and
+    then it takes any number."""
     found = {"pods": LARGEST} if "pods" not in have else {}
     found |= {
         name: in_units(amount, unit_of(name), "down")
         for name, amount in quantities(have).items()
-        if name not in COUNTED_APART and not name.startswith(MIG_RESOURCE_PREFIX)
+        if name not in ("cpu", "memory")
     }
     return {name: amount for name, amount in found.items() if amount}
 
@@ -132,8 +128,6 @@ def _by_annotation(node: Node, told: NodeGpus) -> SeenNode:
         devices[each.index] = len(gpus)
         devices |= {device.index: len(gpus) for device in each.mig}
         gpus.append(_gpu(each))
-    offered = {each.name for each in offered_resources(told)}
-    node = node.but(others={name: amount for name, amount in node.others.items() if name not in offered})
     if told.state not in GIVEN_OUT_STATES:
         gpus = [each.but(code=each.code or told.code or told.state) for each in gpus]
     return SeenNode(node.but(gpus=tuple(gpus)), told, devices)

@@ -68,12 +68,20 @@ class ResourceRequirements(msgspec.Struct):
     limits: Resources | None = None
 
 
+class ContainerPort(msgspec.Struct, rename="camel"):
+    """A port that a container has, and perhaps takes of its node."""
+
+    host_port: int = 0
+    protocol: str = "TCP"
+
+
 class Container(msgspec.Struct, rename="camel"):
     """A container; as an init container with `restartPolicy` Always it is a sidecar."""
 
     name: str = ""
     resources: ResourceRequirements = msgspec.field(default_factory=ResourceRequirements)
     restart_policy: str | None = None
+    ports: list[ContainerPort] | None = None
 
     def amounts(self) -> Resources:
         """What it asks for: where it does not say so, its limit (apiserver's defaults)."""
@@ -162,6 +170,14 @@ class ApiPod(msgspec.Struct):
         """The extended resources that it has by a claim: no device plugin gives them out, and no node counts them."""
         found = self.status.extended_resource_claim_status
         return frozenset(each.resource_name for each in found.request_mappings or ()) if found else frozenset()
+
+    @property
+    def host_ports(self) -> list[str]:
+        """The ports that it takes of its node, named as resources of which each node has one; an address that it names
+        for one is passed over (kube-scheduler, plugins/nodeports)."""
+        sidecars = [each for each in self.spec.init_containers or () if each.restart_policy == "Always"]
+        ports = [port for each in (*self.spec.containers, *sidecars) for port in each.ports or ()]
+        return [f"host port {each.protocol} {each.host_port}" for each in ports if each.host_port]
 
     @property
     def has_claims(self) -> bool:

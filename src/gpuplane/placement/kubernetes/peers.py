@@ -24,6 +24,9 @@ REGISTERED, ALLOCATED = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-al
 ALIYUN_PLACE = "ALIYUN_COM_GPU_MEM_IDX"
 VENDOR = "NVIDIA-"
 """Which HAMi writes before the driver's name of a model."""
+GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES = (
+    "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores",
+)  # fmt: skip
 UNHEALTHY = "unhealthy"
 MOST = 1024
 """Devices of one text."""
@@ -54,9 +57,19 @@ class _Registered(msgspec.Struct):
 _DEVICES = msgspec.json.Decoder(Annotated[list[_Registered], msgspec.Meta(min_length=1, max_length=MOST)])
 
 
-def registered_gpus(text: str, ids: int) -> list[tuple[Gpu, int]]:
-    """The GPUs that HAMi's plugin has registered on a node, in their order, and how many containers may share each.
-    Raises ValueError that says what is wrong.
+def hami_resources(gpus: Sequence[Gpu]) -> dict[str, int]:
+    """What all GPUs of a node of HAMi have together of the resources that its pods ask for and no node offers: so that
+    they go to no other node."""
+    well = [each for each in gpus if not each.code]
+    return {
+        GPU_MEMORY: sum(each.memory_mib for each in well),
+        GPU_MEMORY_PERCENT: 100 * len(well),
+        GPU_CORES: 100 * len(well),
+    }
+
+
+def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
+    """The GPUs that HAMi's plugin has registered on a node, in their order. Raises ValueError that says what is wrong.
 
     `ids`: how many `nvidia.com/gpu` the node has. HAMi registers `count` of them for each GPU; if these are others, the
     text is of a plugin that has gone. A GPU counts as one id: who asks for it and for no memory gets all of it.
@@ -69,19 +82,17 @@ def registered_gpus(text: str, ids: int) -> list[tuple[Gpu, int]]:
         raise ValueError(f"annotation {REGISTERED} has too many devices, or one of them twice")
     if ids != sum(each.count for each in found):
         raise ValueError(f"annotation {REGISTERED} has other devices than the node's {ids} {GPU_RESOURCE}")
-    return [
-        (
-            Gpu(
-                each.id,
-                model_name(each.type.removeprefix(VENDOR)),
-                each.devmem,
-                resource=GPU_RESOURCE,
-                code="" if each.health else UNHEALTHY,
-            ),
-            each.count,
+    return tuple(
+        Gpu(
+            each.id,
+            model_name(each.type.removeprefix(VENDOR)),
+            each.devmem,
+            resource=GPU_RESOURCE,
+            containers=each.count,
+            code="" if each.health else UNHEALTHY,
         )
         for each in sorted(found, key=lambda each: each.index)
-    ]
+    )
 
 
 def _once(text: str) -> _Registered:

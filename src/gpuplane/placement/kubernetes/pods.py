@@ -27,7 +27,6 @@ import msgspec
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.placement.kubernetes.nodes import (
     ALIYUN_MEMORY,
-    COUNTED_APART,
     NODE_TAINTS,
     SHARED_RESOURCE,
     profile_name,
@@ -48,15 +47,14 @@ from gpuplane.placement.kubernetes.objects import (
     quantities,
     unit_of,
 )
-from gpuplane.placement.kubernetes.peers import VENDOR
+from gpuplane.placement.kubernetes.peers import GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT, VENDOR
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import WHOLE, GpuRequest, NodeRules, Request
 
-GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES = (
-    "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores",
-)  # fmt: skip
-NOT_COUNTED = {GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES, "nvidia.com/priority"}
+OF_HAMI = {GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES}
 """Resources that no node offers, and that kube-scheduler leaves to HAMi (`ignoredByScheduler` of its extender)."""
+HAMI_PRIORITY = "nvidia.com/priority"
+"""Another of these, which is no amount of anything."""
 USE_MODEL, AVOID_MODEL = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 USE_ID, AVOID_ID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 NO_SUCH = "no such GPU"
@@ -71,13 +69,14 @@ MOST_GPUS = 1024
 class GpusThere(NamedTuple):
     """What names in requests mean in this cluster. `resources`: name → MiB that each id stands for (0: none).
 
-    `models`, `ids`: of its GPUs.
+    `models`, `ids`: of its GPUs. `has_hami`: whether it has nodes of HAMi.
     """
 
     resources: Mapping[str, int] = {GPU_RESOURCE: 0, SHARED_RESOURCE: 0}
     models: frozenset[str] = frozenset()
     ids: frozenset[str] = frozenset()
     aliyun_mib: int = 1024
+    has_hami: bool = False
 
 
 def read_pod(api: ApiPod, there: GpusThere) -> Pod:
@@ -98,12 +97,13 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
             memory_mib=in_units(total.pop("memory", Decimal(0)), MIB),
             gpus=tuple(wanted.but(**selection) for _, wanted in asking),
             nodes=_node_rules(spec),
-            others=_others(total, there),
+            others=_others(total, api, there),
         ),
         containers=tuple(name for name, _ in asking),
         priority=spec.priority or 0,
         can_move=_can_move(api),
-        can_end=MIRROR not in (metadata.annotations or {}) and not _owners(api) & {"DaemonSet", "Node"},
+        can_end=MIRROR not in (metadata.annotations or {}) and "Node" not in _owners(api),
+        comes_back="DaemonSet" in _owners(api),
         may_preempt=spec.preemption_policy != "Never",
     )
 
@@ -182,16 +182,11 @@ def _added(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str
     return {**one, **{name: one.get(name, Decimal(0)) + amount for name, amount in other.items()}}
 
 
-def _others(total: Mapping[str, Decimal], there: GpusThere) -> tuple[tuple[str, int], ...]:
-    """What it takes of its node beside CPU, memory and GPUs: a place among its pods, and what else it asks for."""
-    counted = {
-        name: in_units(amount, unit_of(name))
-        for name, amount in total.items()
-        if name not in COUNTED_APART | NOT_COUNTED | {"pods"}
-        and name not in there.resources
-        and not name.startswith(MIG_RESOURCE_PREFIX)
-    }
-    return tuple(sorted({**counted, "pods": 1}.items()))
+def _others(total: Mapping[str, Decimal], api: ApiPod, there: GpusThere) -> tuple[tuple[str, int], ...]:
+    """What it takes of its node beside CPU and memory: a place among its pods, what it asks for, and host ports."""
+    left_out = {HAMI_PRIORITY} if there.has_hami else {HAMI_PRIORITY, *OF_HAMI}
+    counted = {name: in_units(amount, unit_of(name)) for name, amount in total.items() if name not in left_out}
+    return tuple(sorted({**counted, **dict.fromkeys(api.host_ports, 1), "pods": 1}.items()))
 
 
 def _asking(api: ApiPod, there: GpusThere) -> list[tuple[str, GpuRequest]]:

@@ -132,7 +132,7 @@ def _order(each: RequestClass) -> tuple[object, ...]:
 def weights(cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float]) -> Floats:
     """What a slot of each class counts: 0 where there is none left, so that what cannot run does not decide."""
     found, totals = np.zeros(len(slots.classes)), slots.totals(cluster)
-    milli, cpu = free_milli(cluster), int(cluster.cpu_free.sum())
+    milli, cpu = free_milli(cluster), int(np.maximum(cluster.cpu_free, 0).sum())
     for index, each in enumerate(slots.classes):
         count = float(totals[index]) / FIFTHS
         if not count:

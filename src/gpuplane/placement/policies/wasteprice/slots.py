@@ -92,7 +92,7 @@ class Slots:
         of_gpus = fitting.take(self._size_of, axis=1)
         of_gpus[:, self._of_one :] //= self._per_request
         slots = np.minimum(of_gpus, MOST).astype(np.int16)[:, self._group_of]
-        by_cpu = (cpu.astype(np.float32) + np.float32(0.5))[:, None] * self._per_milli_cpu
+        by_cpu = (np.maximum(cpu, 0).astype(np.float32) + np.float32(0.5))[:, None] * self._per_milli_cpu
         if cpu.max(initial=0) >= self._cpu_of_most:
             np.minimum(by_cpu, MOST, out=by_cpu)
         fifths = by_cpu.astype(np.int16)

@@ -199,14 +199,14 @@ class History:
             for request, placement, _ in self.held.values():
                 if placement.node == name:
                     used[0] += request.cpu_milli
-                    used[1] += request.memory_mib
+                    used[1] += request.memory_bytes
                     for share in (share for part in placement.shares for share in part):
                         milli[share.gpu] += share.milli
                         memory[share.gpu] += share.memory_mib
                         devices[share.gpu] += share.profile != ""
             assert (cluster.cpu_free[row], cluster.memory_free[row]) == (
                 node.cpu_milli - used[0],
-                node.memory_mib - used[1],
+                node.memory_bytes - used[1],
             )
             assert min(cluster.cpu_free[row], cluster.memory_free[row]) >= 0
             for index, gpu in enumerate(node.gpus):

@@ -19,7 +19,7 @@ NODES = st.builds(
     Node,
     name=st.sampled_from(NAMES),
     cpu_milli=st.just(1000),
-    memory_mib=st.just(0),
+    memory_bytes=st.just(0),
     labels=st.dictionaries(KEYS, VALUES),
     taints=st.lists(st.builds(Taint, KEYS, EFFECTS, VALUES), max_size=2).map(tuple),
 )

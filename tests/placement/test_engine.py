@@ -167,7 +167,7 @@ def test_a_node_whose_pods_do_not_fit_stays_as_it_was() -> None:
     ("described", "taken"),
     [
         (Node("NAME", 1 << 63, 0), []),
-        (node("NAME", 1).but(memory_mib=1 << 63), []),
+        (node("NAME", 1).but(memory_bytes=1 << 63), []),
         (node("NAME", 3), [(request(milli=600), Placement("other", ((Share(0, 600),),)))]),
     ],
 )
@@ -319,7 +319,7 @@ RULES = (
 REQUESTS = st.builds(
     Request,
     cpu_milli=st.integers(0, 3000),
-    memory_mib=st.just(GIB),
+    memory_bytes=st.just(GIB),
     gpus=st.lists(WANTED, min_size=1, max_size=2).map(tuple),
     nodes=st.sampled_from(RULES),
     others=st.sampled_from([(), (("pods", 1),), (("x/nic", 1), ("pods", 1))]),

@@ -24,6 +24,10 @@ ANY = 1 << 40
 """As many containers may share a GPU as like to."""
 
 
+LEAST = -(1 << 62)
+"""That is free of anything, however much pods hold."""
+
+
 class OverCommitted(ValueError):
     """More was to be taken than is free, or given back than was taken: nothing was."""
 
@@ -40,7 +44,7 @@ class Cluster(Rows):
         self.others: dict[str, int] = {}  # another resource → its column in `others_free`
         self.cpu_milli = np.zeros(0, np.int64)
         self.cpu_free = np.zeros(0, np.int64)
-        self.memory_mib = np.zeros(0, np.int64)
+        self.memory_bytes = np.zeros(0, np.int64)
         self.memory_free = np.zeros(0, np.int64)
         self.others_free = np.zeros((0, 0), np.int64)  # nodes × other resources
         self.is_schedulable = np.zeros(0, np.bool_)
@@ -212,7 +216,7 @@ class Cluster(Rows):
     def has_room(self, rows: Integers, request: Request) -> Booleans:
         """Which of these rows take pods, and have the CPU and the memory of a request; by its rules, too."""
         room = self.is_schedulable[rows] & (self.cpu_free[rows] >= request.cpu_milli)
-        room &= self.memory_free[rows] >= request.memory_mib
+        room &= self.memory_free[rows] >= request.memory_bytes
         for name, amount in request.others:
             room &= self.other_free(rows, name) >= amount
         if self._has_taints or request.nodes != ANYWHERE:
@@ -246,7 +250,7 @@ class Cluster(Rows):
                 verb = "taken" if sign < 0 else "given back"
                 raise OverCommitted(f"node {placement.node}: {amount} {unit} cannot be {verb}, {free[place]} are free")
         for _, free, place, amount, _ in moves:
-            free[place] += sign * amount
+            free[place] = max(int(free[place]) + sign * amount, LEAST)
         for part in placement.shares:
             for share in part:
                 self._measure_room(row, share.gpu)
@@ -264,7 +268,7 @@ class Cluster(Rows):
             raise OverCommitted(f"node {node.name} has no {missing[0]}")
         moves: list[_Move] = [
             ("milli-CPU", self.cpu_free, row, request.cpu_milli, node.cpu_milli),
-            ("MiB of memory", self.memory_free, row, request.memory_mib, node.memory_mib),
+            ("bytes of memory", self.memory_free, row, request.memory_bytes, node.memory_bytes),
             *(
                 (name, self.others_free, (row, self.others[name]), amount, node.others.get(name, 0))
                 for name, amount in request.others
@@ -354,7 +358,7 @@ class Cluster(Rows):
         if node is None:
             return
         self.cpu_milli[row] = self.cpu_free[row] = node.cpu_milli
-        self.memory_mib[row] = self.memory_free[row] = node.memory_mib
+        self.memory_bytes[row] = self.memory_free[row] = node.memory_bytes
         for name, amount in node.others.items():
             self.others_free[row, self.others[name]] = amount
         self.is_schedulable[row] = node.is_schedulable

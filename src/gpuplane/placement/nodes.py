@@ -39,7 +39,7 @@ class Node(Value):
 
     name: str
     cpu_milli: int
-    memory_mib: int
+    memory_bytes: int
     gpus: tuple[Gpu, ...] = ()
     labels: Mapping[str, str] = {}
     is_schedulable: bool = True

@@ -1,6 +1,6 @@
 """What a pod asks of a node and its GPUs, as values that can be compared: equal requests are placed alike.
 
-CPU in milli-CPU, memory in MiB, a GPU's time and place in milli-GPU: 1000 is a whole one.
+CPU in milli-CPU, a node's memory in bytes and a GPU's in MiB, a GPU's time and place in milli-GPU: 1000 is a whole one.
 """
 
 from typing import Literal
@@ -71,7 +71,7 @@ class Request(Value):
     takes of other resources of its node, as kube-scheduler counts them ("pods", "nvidia.com/gpu"), each once."""
 
     cpu_milli: int = 0
-    memory_mib: int = 0
+    memory_bytes: int = 0
     gpus: tuple[GpuRequest, ...] = ()
     nodes: NodeRules = ANYWHERE
     others: tuple[tuple[str, int], ...] = ()

@@ -80,7 +80,7 @@ class Workload:
         found = dict[Request, float]()
         for request, weight in self._weights.items():
             rules = request.nodes if by_rules[request.nodes] >= OFTEN * total else ANYWHERE
-            request = request.but(memory_mib=0, nodes=rules)
+            request = request.but(memory_bytes=0, nodes=rules)
             found[request] = found.get(request, 0.0) + weight
         self._weights = dict(sorted(found.items(), key=lambda item: item[1])[-REQUESTS // 2 :])
 

@@ -318,3 +318,17 @@ def test_shared_mig_devices_are_another_resource() -> None:
         each["spec"]["containers"][0]["resources"]["limits"] = {name: "1"}
 
     assert [each.place is not None for each in show_waiting(read([shared, *pods]), USUAL)] == [False, True]
+
+
+def test_a_node_can_be_filled_to_the_byte() -> None:
+    """Decimal units are no whole MiB."""
+    decimal = node("n0")
+    for amounts in decimal["status"].values():
+        amounts |= {"memory": "10G", "ephemeral-storage": "10G"}
+    pods = [pod(f"p{n}", 0, "n0" if n < 5 else "") for n in range(11)]
+    for each in pods:
+        each["spec"]["containers"][0]["resources"] = {"requests": {"memory": "1G", "ephemeral-storage": "1G"}}
+    found = read([decimal, *pods])
+
+    assert found.notes == ()
+    assert [each.place is not None for each in show_waiting(found, USUAL)] == [True] * 5 + [False]

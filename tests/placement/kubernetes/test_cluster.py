@@ -212,7 +212,7 @@ def test_a_shared_gpu_has_as_many_pods_as_ids(ids: int, is_told: bool) -> None:
     described["metadata"]["labels"] = {"nvidia.com/gpu.replicas": f"{ids}", "nvidia.com/gpu.count": "1"}
     holders = [pod("a", on="n")] if is_told else [pod("a", on="n"), pod("b", on="n")]
     found = seen([described], [*holders, pod("new")])
-    cluster, request = found.build(), found.waiting[0].request.but(cpu_milli=0, memory_mib=0)
+    cluster, request = found.build(), found.waiting[0].request.but(cpu_milli=0, memory_bytes=0)
     engine = Engine(cluster, POLICIES["binpack"]())
     placed = 0
     while placement := engine.choose(request):

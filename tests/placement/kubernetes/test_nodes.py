@@ -46,7 +46,7 @@ def test_the_annotation_says_what_there_is() -> None:
         Gpu("GPU-3", model, 79 * 1024, resource="nvidia.com/gpu"),
     )
     assert seen.devices == {"0": 0, "1": 1, "2": 2, "2:0": 2, "2:1": 2, "3": 3}
-    assert (seen.node.cpu_milli, seen.node.memory_mib, seen.problem) == (8000, 32768, "")
+    assert (seen.node.cpu_milli, seen.node.memory_bytes, seen.problem) == (8000, 32 << 30, "")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"v": 99}', "x" * 9000])
@@ -105,8 +105,8 @@ def test_renamed_shares_of_mig_devices_are_of_their_profile() -> None:
 
 
 def test_a_node_has_other_resources() -> None:
-    """What of it is allocatable, GPUs among it: kube-scheduler counts them, whichever they are. Bytes in MiB, rounded
-    down. What is not allocatable is not there."""
+    """What of it is allocatable, GPUs among it: kube-scheduler counts them, whichever they are. What is not
+    allocatable is not there."""
     mine = OfferedResource("example.com/gpu")
     told = NodeGpus((NodeGpu("0", "GPU-0", "T4", 15360, mine, 1),))
     amounts = {"pods": "110", "ephemeral-storage": "1500k", "hugepages-1Gi": "0", "hugepages-2Mi": "5Mi",
@@ -117,7 +117,7 @@ def test_a_node_has_other_resources() -> None:
     found = read(amounts, allocatable=allocatable, annotations={ANNOTATION: encode_node_gpus(told)})
 
     assert found.node.others == {
-        "pods": 110, "ephemeral-storage": 1, "hugepages-2Mi": 5, "rdma/hca": 3, "aliyun.com/gpu-mem": 3,
+        "pods": 110, "ephemeral-storage": 1_500_000, "hugepages-2Mi": 5 << 20, "rdma/hca": 3, "aliyun.com/gpu-mem": 3,
         "nvidia.com/gpu": 2, "example.com/gpu": 1,
     }  # fmt: skip
 

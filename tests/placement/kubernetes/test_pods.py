@@ -80,13 +80,13 @@ def test_cpu_and_memory_are_of_the_most_demanding_moment() -> None:
     a, b = asking(cpu="500m", memory="1Gi"), asking(cpu="1", memory="512Mi")
     side = asking(cpu="250m", memory="1Mi") | {"name": "s", "restartPolicy": "Always"}
 
-    assert (pod(a, b).request.cpu_milli, pod(a, b).request.memory_mib) == (1500, 1536)
+    assert (pod(a, b).request.cpu_milli, pod(a, b).request.memory_bytes) == (1500, 1536 << 20)
     assert pod(a, b, init=[asking(cpu="2")]).request.cpu_milli == 2000
     assert pod(a, b, init=[side, asking(cpu="2")]).request.cpu_milli == 2250
 
 
 def test_other_resources_are_counted_as_the_scheduler_does() -> None:
-    """A place among the node's pods, and all that is neither CPU nor memory; bytes in MiB. What HAMi asks the scheduler
+    """A place among the node's pods, and all that is neither CPU nor memory. What HAMi asks the scheduler
     to overlook is overlooked."""
     limits = {"ephemeral-storage": "1500k", "hugepages-2Mi": "4Mi", "rdma/hca": "1", "nvidia.com/hostdev": "2",
               "nvidia.com/gpu": "1", "nvidia.com/gpumem": "1", "nvidia.com/mig-1g.10gb": "1",
@@ -96,7 +96,7 @@ def test_other_resources_are_counted_as_the_scheduler_does() -> None:
 
     assert pod({"name": "c"}).request.others == (("pods", 1),)
     assert pod(asking(**limits)).request.others == (
-        ("aliyun.com/gpu-mem", 1), ("ephemeral-storage", 2), ("hugepages-2Mi", 4), ("nvidia.com/gpu", 1),
+        ("aliyun.com/gpu-mem", 1), ("ephemeral-storage", 1_500_000), ("hugepages-2Mi", 4 << 20), ("nvidia.com/gpu", 1),
         ("nvidia.com/gpumemory", 1), ("nvidia.com/hostdev", 2), ("nvidia.com/mig-1g.10gb", 1), ("pods", 1),
         ("rdma/hca", 1),
     )  # fmt: skip
@@ -118,7 +118,7 @@ def test_a_pod_may_ask_as_a_whole(resources: dict[str, Any], found: tuple[int, i
     request = read_spec({"containers": containers, "resources": resources, "overhead": {"cpu": "100m"}}).request
 
     others = dict(request.others)
-    assert (request.cpu_milli, request.memory_mib, others.get("hugepages-2Mi", 0)) == found
+    assert (request.cpu_milli, request.memory_bytes >> 20, others.get("hugepages-2Mi", 0) >> 20) == found
     assert "rdma/hca" not in others
 
 

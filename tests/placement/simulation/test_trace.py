@@ -26,14 +26,16 @@ SEEN = (
 def test_nodes_and_pods_are_as_the_files_say() -> None:
     """A model list, a missing end, a pod without a GPU."""
     assert read_nodes(NODES, "nodes.csv") == (
-        Node("openb-node-0000", 64000, 262144, (Gpu("openb-node-0000/0", "P100"), Gpu("openb-node-0000/1", "P100"))),
-        Node("openb-node-0001", 96000, 131072),
+        Node(
+            "openb-node-0000", 64000, 262144 << 20, (Gpu("openb-node-0000/0", "P100"), Gpu("openb-node-0000/1", "P100"))
+        ),
+        Node("openb-node-0001", 96000, 131072 << 20),
     )
     whole = GpuRequest(count=1, milli=1000, models=frozenset(["P100", "T4"]))
     assert read_pods(PODS, "pods.csv", SEEN) == (
-        TracePod("p0", Request(12000, 16384, (whole,)), 1000, 12537496.0),
-        TracePod("p1", Request(6000, 12288, (GpuRequest(count=1, milli=460),)), 460),
-        TracePod("p2", Request(6000, 12288), 0, 0.0),
+        TracePod("p0", Request(12000, 16384 << 20, (whole,)), 1000, 12537496.0),
+        TracePod("p1", Request(6000, 12288 << 20, (GpuRequest(count=1, milli=460),)), 460),
+        TracePod("p2", Request(6000, 12288 << 20), 0, 0.0),
     )
 
 
@@ -41,7 +43,9 @@ def test_columns_may_stand_in_any_order_and_some_may_be_missing() -> None:
     """With the mark that spreadsheets put before UTF-8, their line ends, and empty lines."""
     data = b"\xef\xbb\xbfgpu_milli, name,num_gpu,memory_mib,cpu_milli\r\n500,p0,1,2,1\r\n\r\n"
 
-    assert read_pods(data, "pods.csv", SEEN) == (TracePod("p0", Request(1, 2, (GpuRequest(count=1, milli=500),)), 500),)
+    assert read_pods(data, "pods.csv", SEEN) == (
+        TracePod("p0", Request(1, 2 << 20, (GpuRequest(count=1, milli=500),)), 500),
+    )
 
 
 @pytest.mark.parametrize(

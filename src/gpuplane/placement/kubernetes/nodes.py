@@ -20,7 +20,6 @@ from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
 from gpuplane.placement.kubernetes.objects import (
     LARGEST,
-    MIB,
     MILLI,
     ApiNode,
     Resources,
@@ -29,7 +28,6 @@ from gpuplane.placement.kubernetes.objects import (
     is_number,
     model_name,
     quantities,
-    unit_of,
 )
 from gpuplane.placement.kubernetes.peers import REGISTERED, hami_resources, registered_gpus
 from gpuplane.placement.nodes import Gpu, Node
@@ -88,7 +86,7 @@ def _without_gpus(api: ApiNode) -> Node:
     return Node(
         name=api.metadata.name,
         cpu_milli=amount_of(have, "cpu", MILLI, "down"),
-        memory_mib=amount_of(have, "memory", MIB, "down"),
+        memory_bytes=amount_of(have, "memory", rounded="down"),
         labels=api.metadata.labels or {},
         is_schedulable=not api.spec.unschedulable and not closing,
         taints=tuple(each for each in taints if each not in closing),
@@ -102,7 +100,7 @@ def _others(have: Resources) -> dict[str, int]:
     then it takes any number."""
     found = {"pods": LARGEST} if "pods" not in have else {}
     found |= {
-        name: in_units(amount, unit_of(name), "down")
+        name: in_units(amount, rounded="down")
         for name, amount in quantities(have).items()
         if name not in ("cpu", "memory")
     }

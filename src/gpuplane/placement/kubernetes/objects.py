@@ -11,9 +11,8 @@ import msgspec
 from gpuplane.core.dra.quantities import parse_quantity
 from gpuplane.model.nodeselection import NodeSelector, Taint, Toleration
 
-MIB = 1 << 20
 MILLI = Fraction(1, 1000)
-LARGEST = 1 << 40
+LARGEST = 1 << 50
 """What is more counts as that: amounts are added in 64 bits."""
 HUGE_PAGES = "hugepages-"
 Amount = str | int | float
@@ -201,11 +200,6 @@ def amount_of(resources: Resources, name: str, per: Fraction | int = 1, rounded:
     """A resource as a whole number of units of `per`; 0 where it is not named, or is no amount."""
     found = parse_quantity(f"{resources.get(name, '')}")
     return 0 if found is None or found <= 0 else in_units(found, per, rounded)
-
-
-def unit_of(name: str) -> int:
-    """In what a resource is counted that is neither CPU nor memory nor a GPU: bytes in MiB, all else in ones."""
-    return MIB if name == "ephemeral-storage" or name.startswith(HUGE_PAGES) else 1
 
 
 def model_name(text: str) -> str:

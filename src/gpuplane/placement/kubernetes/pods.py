@@ -34,7 +34,6 @@ from gpuplane.placement.kubernetes.nodes import (
 from gpuplane.placement.kubernetes.objects import (
     HUGE_PAGES,
     LARGEST,
-    MIB,
     MILLI,
     Affinity,
     ApiPod,
@@ -45,7 +44,6 @@ from gpuplane.placement.kubernetes.objects import (
     in_units,
     model_name,
     quantities,
-    unit_of,
 )
 from gpuplane.placement.kubernetes.peers import GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT, VENDOR
 from gpuplane.placement.pods import Pod
@@ -94,7 +92,7 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
         name=name,
         request=Request(
             cpu_milli=in_units(total.pop("cpu", Decimal(0)), MILLI),
-            memory_mib=in_units(total.pop("memory", Decimal(0)), MIB),
+            memory_bytes=in_units(total.pop("memory", Decimal(0))),
             gpus=tuple(wanted.but(**selection) for _, wanted in asking),
             nodes=_node_rules(spec),
             others=_others(total, api, there),
@@ -185,7 +183,7 @@ def _added(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str
 def _others(total: Mapping[str, Decimal], api: ApiPod, there: GpusThere) -> tuple[tuple[str, int], ...]:
     """What it takes of its node beside CPU and memory: a place among its pods, what it asks for, and host ports."""
     left_out = {HAMI_PRIORITY} if there.has_hami else {HAMI_PRIORITY, *OF_HAMI}
-    counted = {name: in_units(amount, unit_of(name)) for name, amount in total.items() if name not in left_out}
+    counted = {name: in_units(amount) for name, amount in total.items() if name not in left_out}
     return tuple(sorted({**counted, **dict.fromkeys(api.host_ports, 1), "pods": 1}.items()))
 
 

@@ -20,6 +20,7 @@ from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
 from gpuplane.placement.simulation.pods import TracePod
 
+MIB = 1 << 20
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 POD_COLUMNS_TOO = ("gpu_spec", "qos", "pod_phase", "creation_time", "deletion_time", "scheduled_time")
@@ -76,7 +77,7 @@ def _node(row: Mapping[str, str]) -> Node:
     if count and not model:
         raise _Wrong("model is empty, but the node has GPUs")
     gpus = tuple(Gpu(f"{row['sn']}/{index}", model) for index in range(count))
-    return Node(_name(row, "sn"), _number(row, "cpu_milli"), _number(row, "memory_mib"), gpus)
+    return Node(_name(row, "sn"), _number(row, "cpu_milli"), _number(row, "memory_mib") * MIB, gpus)
 
 
 def _pod(row: Mapping[str, str]) -> TracePod:
@@ -87,7 +88,7 @@ def _pod(row: Mapping[str, str]) -> TracePod:
         )
     models = frozenset(filter(None, (each.strip() for each in row.get("gpu_spec", "").split("|"))))
     gpus = (GpuRequest(count=count, milli=milli, models=models),) if count else ()
-    request = Request(_number(row, "cpu_milli"), _number(row, "memory_mib"), gpus)
+    request = Request(_number(row, "cpu_milli"), _number(row, "memory_mib") * MIB, gpus)
     return TracePod(_name(row, "name"), request, count * milli, _lifetime(row))
 
 

@@ -66,7 +66,7 @@ class Waiting:
     def _may_fit(self, row: int, request: Request) -> bool:
         """Whether a request could fit a node; True where that is not plain."""
         cluster = self._cluster
-        if request.cpu_milli > cluster.cpu_free[row] or request.memory_mib > cluster.memory_free[row]:
+        if request.cpu_milli > cluster.cpu_free[row] or request.memory_bytes > cluster.memory_free[row]:
             return False
         return all(
             np.count_nonzero(cluster.milli_free[row] >= each.milli) >= each.count for each in request.kinds_of_gpus

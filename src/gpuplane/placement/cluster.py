@@ -214,13 +214,18 @@ class Cluster(Rows):
         return found
 
     def has_room(self, rows: Integers, request: Request) -> Booleans:
-        """Which of these rows take pods, and have the CPU and the memory of a request; by its rules, too."""
-        room = self.is_schedulable[rows] & (self.cpu_free[rows] >= request.cpu_milli)
-        room &= self.memory_free[rows] >= request.memory_bytes
+        """Which of these rows take pods, and have the CPU and the memory of a request; by its rules, too. What it asks
+        nothing of may be held beyond what there is (kube-scheduler, noderesources/fit.go)."""
+        room = self.is_schedulable[rows]
+        if request.cpu_milli:
+            room = room & (self.cpu_free[rows] >= request.cpu_milli)
+        if request.memory_bytes:
+            room = room & (self.memory_free[rows] >= request.memory_bytes)
         for name, amount in request.others:
-            room &= self.other_free(rows, name) >= amount
+            if amount:
+                room = room & (self.other_free(rows, name) >= amount)
         if self._has_taints or request.nodes != ANYWHERE:
-            room &= self.is_allowed(rows, request.nodes)
+            room = room & self.is_allowed(rows, request.nodes)
         return room
 
     def other_free(self, rows: Integers, name: str) -> Integers:

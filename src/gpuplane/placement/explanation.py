@@ -188,8 +188,8 @@ def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, Node
     no_others = request.but(others=())
     keep(_fits(empty, request) | ~_fits(empty, no_others), "no-others")
     keep(_fits(empty, request), "too-small")
-    keep(cluster.cpu_free[rows] >= request.cpu_milli, "cpu-in-use")
-    keep(cluster.memory_free[rows] >= request.memory_bytes, "memory-in-use")
+    keep(np.maximum(cluster.cpu_free[rows], 0) >= request.cpu_milli, "cpu-in-use")
+    keep(np.maximum(cluster.memory_free[rows], 0) >= request.memory_bytes, "memory-in-use")
     keep(np.isin(rows, candidates(cluster, no_others, rows).rows), "gpus-in-use")
     found[is_open] = "others-in-use"
     return dict(zip(cluster.rows, found.tolist(), strict=True))

@@ -332,3 +332,16 @@ def test_a_node_can_be_filled_to_the_byte() -> None:
 
     assert found.notes == ()
     assert [each.place is not None for each in show_waiting(found, USUAL)] == [True] * 5 + [False]
+
+
+def test_a_pod_that_asks_nothing_of_what_is_held_too_much_fits() -> None:
+    """Kube-scheduler looks only at what a pod asks for."""
+    full = node("n0")
+    for amounts in full["status"].values():
+        amounts |= {"cpu": "4", "memory": "1Gi"}
+    pods = [pod("a", 1, "n0"), pod("b", 1, "n0"), pod("w", 1), pod("x", 1)]
+    pods[2]["spec"]["containers"][0]["resources"]["requests"] = {}
+
+    without_cpu, with_cpu = show_waiting(read([full, *pods]), USUAL)
+    assert without_cpu.place is not None
+    assert with_cpu.counts == {"cpu-in-use": 1}

@@ -85,10 +85,33 @@ def test_what_cannot_be_written_in_the_end_costs_no_result(tmp_path: Path, monke
     """The figures are printed, and the status says that the file is not there."""
     (tmp_path / "nodes.csv").write_text(NODES)
     (tmp_path / "pods.csv").write_text(PODS)
-    monkeypatch.setattr("gpuplane.cli.simulate.check_output", lambda path: None)
+    monkeypatch.setattr("gpuplane.cli.simulate.check_output", lambda *paths: None)
     line = f"simulate --nodes {tmp_path}/nodes.csv --pods {tmp_path}/pods.csv --seeds 1 --csv {tmp_path}/none/out.csv"
     shown = CliRunner().invoke(commands(), line.split())
 
     assert shown.exit_code == 1
     assert f"{tmp_path}/none/out.csv: No such file or directory" in shown.stderr
     assert shown.stdout.startswith("allocated\twaste-price\t")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "simulate --nodes nodes.csv --pods pods.csv --csv nodes.csv",
+        "simulate --nodes nodes.csv --pods pods.csv --csv ./pods.csv",
+        "simulate --nodes nodes.csv --pods pods.csv --csv x.svg --plot x.svg",
+    ],
+)
+def test_no_file_that_the_command_uses_otherwise_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = {"nodes.csv": NODES, "pods.csv": PODS}
+    for name, content in files.items():
+        Path(name).write_text(content)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    shown = CliRunner().invoke(commands(), line.split())
+
+    assert shown.exit_code == 1
+    assert "this command has another use for this file" in shown.stderr
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before

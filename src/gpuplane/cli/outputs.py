@@ -15,9 +15,12 @@ from gpuplane import files
 from gpuplane.cli import ending
 
 
-def check_output(path: Path) -> None:
-    """Raises ClickException where it is plain that this file cannot be written."""
+def check_output(path: Path, *others: Path | None) -> None:
+    """Raises ClickException where it is plain that this file cannot be written, or is one of the others, which are read
+    or written, too."""
     _check_regular(path)
+    if any(each is not None and each.resolve() == path.resolve() for each in others):
+        raise click.ClickException(f"{path}: this command has another use for this file: name another one")
     directory = path.absolute().parent
     if not directory.is_dir():
         raise click.ClickException(f"{path}: its directory is not there")

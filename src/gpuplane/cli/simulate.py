@@ -172,7 +172,7 @@ def command(
         require("matplotlib", "--plot", EXTRA)
     for out in (as_csv, picture):
         if out is not None:
-            check_output(out)
+            check_output(out, nodes, pods, saved, kubeconfig, picture if out is as_csv else None)
 
     from gpuplane.placement.simulation.scenario import Queue, Scenario
 

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from gpuplane.core.resourcenames import MIG_RESOURCE_PREFIX
 from gpuplane.model.value import Value
 from gpuplane.placement.candidates import candidates
 from gpuplane.placement.cluster import Cluster
@@ -32,14 +33,14 @@ NodeCode = Literal[
     "no-others",
     "cpu-in-use",
     "memory-in-use",
-    "gpus-in-use",
     "others-in-use",
+    "gpus-in-use",
 ]
 """`chosen`; `worse`: it fits there, and the policy likes it less. As the node is: `closed` (cordoned, or not ready),
 `labels`, `taint` (one that it does not tolerate), `no-gpus` (fewer than it asks for), `model`, `id`, `resource` (too
 few of these), `sick` (too few can be given out), `partitioned` (only as MIG devices), `profile` (no such MIG devices),
 `no-others` (less of another resource than it asks for), `too-small` (even when empty), `not-linked`. As it is now:
-`cpu-in-use`, `memory-in-use`, `gpus-in-use`, `others-in-use` (a pod may hold a GPU that is sick, and counts)."""
+`cpu-in-use`, `memory-in-use`, `others-in-use`, `gpus-in-use` (a pod may hold a GPU that is sick, and counts)."""
 GpuCode = Literal["chosen", "fits", Unfit, "in-use"]
 """Of one GPU, for the part of the request that it suits best: `chosen`; `fits`, but another one is taken, or its node
 is not. As it is: `model`, `id`, `resource`, `sick`, `partitioned`, `profile` (it has no MIG device of it), `too-small`.
@@ -190,8 +191,9 @@ def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, Node
     keep(_fits(empty, request), "too-small")
     keep(np.maximum(cluster.cpu_free[rows], 0) >= request.cpu_milli, "cpu-in-use")
     keep(np.maximum(cluster.memory_free[rows], 0) >= request.memory_bytes, "memory-in-use")
-    keep(np.isin(rows, candidates(cluster, no_others, rows).rows), "gpus-in-use")
-    found[is_open] = "others-in-use"
+    for name, amount in request.others:
+        if name not in cluster.resources and not name.startswith(MIG_RESOURCE_PREFIX):
+            keep(np.maximum(cluster.other_free(rows, name), 0) >= amount, "others-in-use")
     return dict(zip(cluster.rows, found.tolist(), strict=True))
 
 

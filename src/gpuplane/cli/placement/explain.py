@@ -33,8 +33,8 @@ SAYS: Mapping[str, str] = {
     "no-others": "with too little of another resource that it asks for",
     "cpu-in-use": "whose CPU is in use",
     "memory-in-use": "whose memory is in use",
-    "gpus-in-use": "whose GPUs are in use",
     "others-in-use": "whose pods have all of another resource that it asks for",
+    "gpus-in-use": "whose GPUs are in use",
 }
 SAYS_OF_GPU: Mapping[str, str] = {
     "chosen": "is the best",

@@ -83,6 +83,8 @@ def settle(
 
 def fill(node: Node, pods: Sequence[tuple[Pod, Rest]], notes: Iterable[Note] = ()) -> tuple[list[Pod], list[Note]]:
     """The pods with all their places, and with the rest of their GPUs that nobody has told."""
+    if not pods:
+        return [], list(notes)
     cluster, found, said = Cluster([node.but(is_schedulable=True, taints=())]), list[Pod](), list(notes)
     for each, rest in sorted(pods, key=lambda pod: bool(pod[1]) or not pod[0].has_gpus):
         assert each.placement is not None

@@ -330,7 +330,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--fiel {cluster}", 2, "Did you mean one of"),
     ),
     "placement plan": (
-        Row("--file {cluster}", says="team/b0"),
+        Row("--file {cluster}", says="team/b1"),
         Row("--file {cluster} --json --moves 1"),
         Row("--file {cluster} --moves 100% --config {here}/placement.yaml"),
         Row("--file {cluster} --config {wrong}/placement.yaml", 1, "placement.yaml:1: policy: 'best' is no policy"),

@@ -70,6 +70,8 @@ def test_binpack_fills_and_spread_spreads() -> None:
         (request(units=1, count=2), [(250, 20 * GIB), (250, 20 * GIB)]),
         (request(units=2, milli=500), [(500, 40 * GIB)]),
         (request(units=1, milli=251), None),
+        (request(units=1, memory_mib=20 * GIB), [(250, 20 * GIB)]),
+        (request(units=1, memory_mib=20 * GIB + 1), None),
         (request(milli=1000, models=frozenset({"A100", "H100"})), [(1000, 80 * GIB)]),
         (request(milli=1000, models=frozenset({"H100"})), None),
         (request(milli=1000, ids=frozenset({"a-1"})), [(1000, 80 * GIB)]),

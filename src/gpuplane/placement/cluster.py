@@ -179,6 +179,7 @@ class Cluster(Rows):
                 found &= self.containers_free[rows] > 0
             if wanted.units:
                 found &= (self.units_free[rows] >= wanted.units) & (milli >= wanted.milli)
+                found &= memory >= wanted.memory_mib
         if wanted.models:
             found &= self.has_model(rows, wanted.models)
         if wanted.resource and not wanted.profile:

@@ -18,12 +18,12 @@ Linked = Literal["any", "preferred", "required"]
 class GpuRequest(Value):
     """GPUs of one container; `count` different ones, each with the rest.
 
-    What is asked of each GPU is one of these, or `milli` and memory or `units` together:
+    What is asked of each GPU is one of these, or `milli`, memory and `units` together:
 
     - `milli`: so much of it; 1000 asks for it alone. 0: as much as its part of the GPU's memory.
     - `memory_mib`, or `memory_percent` of the GPU's memory. 0: as much as its part of `milli`.
     - `units`: that many ids of what the node offers for it (1 for a whole GPU, one of its replicas where it is shared);
-      with `milli`, where these are so much of it at least.
+      with `milli` or `memory_mib`, where these are so much of it at least.
     - `profile`: a MIG device of this profile ("1g.10gb").
 
     `models`, `ids`: only GPUs of these models, or with these UUIDs; empty: any. `resource`: only GPUs that the node

@@ -212,7 +212,9 @@ def test_a_pod_moves_to_gpus_as_good_as_those_that_it_has() -> None:
     plan = show_plan(read(items), USUAL, 1)
     assert plan.moves == ()
     [placed] = movable(read(items))
-    assert [(each.models, each.milli) for each in placed.request.gpus] == [(frozenset({"NVIDIA-A100-SXM4-80GB"}), 1000)]
+    assert [(each.models, each.milli, each.memory_mib) for each in placed.request.gpus] == [
+        (frozenset({"NVIDIA-A100-SXM4-80GB"}), 1000, 81920)
+    ]
     better = show_plan(read([*items, node("n3", 1)]), USUAL, 1)
     assert [(each.pod, each.after.node) for each in better.moves] == [("team/a", "n3")]
 

@@ -114,6 +114,7 @@ def _as_good(request: Request, placement: Placement, node: Node) -> Request:
         wanted.but(
             models=wanted.models or frozenset(node.gpus[share.gpu].model for share in shares),
             milli=min((share.milli for share in shares), default=0) if wanted.units else wanted.milli,
+            memory_mib=min((share.memory_mib for share in shares), default=0) if wanted.units else wanted.memory_mib,
         )
         for wanted, shares in zip(request.gpus, placement.shares, strict=False)
     ]

@@ -199,7 +199,7 @@ def read_trace(nodes: Path, pods: Path) -> "Trace":
 def read_cluster(kubeconfig: Path | None, saved: Path | None) -> "Trace":
     """Nodes and pods of a cluster. Raises ClickException."""
     seen = read(kubeconfig, saved, unsaid=OF_HOLDERS)
-    from gpuplane.placement.simulation.clusters import asks_for_mig, trace_of, without_impossible
+    from gpuplane.placement.simulation.clusters import trace_of, without_impossible
 
     trace = trace_of(seen)
     played = without_impossible(trace)
@@ -207,7 +207,7 @@ def read_cluster(kubeconfig: Path | None, saved: Path | None) -> "Trace":
     if count := sum(each.is_partitioned for each in there):
         say(f"{format_count(count, 'GPU')} with MIG left out: MIG devices are not simulated", err=True)
     _say_left_out(
-        [each.name for each in (*seen.pods, *seen.waiting) if each.uid and asks_for_mig(each.request)],
+        [each.name for each in (*seen.pods, *seen.waiting) if each.uid and each.request.asks_for_mig],
         "MIG devices are not simulated",
     )
     _say_left_out([each.name for each in trace.pods if each.name not in fits], "no node has room even when empty")

@@ -111,7 +111,7 @@ def _placed(cluster: Cluster, request: Request, found: Sequence[tuple[int, Place
     if cluster.has_links and any(each.wants_links for each in request.gpus):
         is_linked = np.array([_is_linked(cluster, row, request, place) for row, place in found], np.bool_)
     left = None
-    if any(each.profile for each in request.gpus):
+    if request.asks_for_mig:
         left = np.array([_instances_left(cluster, row, place) for row, place in found], np.int64)
     return Candidates(rows, gpus, before, after, cluster.cpu_free[rows] - request.cpu_milli, is_linked, left)
 

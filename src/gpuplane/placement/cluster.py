@@ -257,16 +257,15 @@ class Cluster(Rows):
                 raise OverCommitted(f"node {placement.node}: {amount} {unit} cannot be {verb}, {free[place]} are free")
         for _, free, place, amount, _ in moves:
             free[place] = max(int(free[place]) + sign * amount, LEAST)
-        for part in placement.shares:
-            for share in part:
-                self._measure_room(row, share.gpu)
+        for share in placement.all_shares:
+            self._measure_room(row, share.gpu)
         self.log(row)
 
     def _moves(self, row: int, request: Request, placement: Placement) -> list["_Move"]:
         """What a pod takes of which array. Raises OverCommitted for what the node does not have."""
         node = self.nodes[row]
         assert node is not None
-        for each in (each for part in placement.shares for each in part):
+        for each in placement.all_shares:
             is_there = 0 <= each.gpu < len(node.gpus) and (not each.profile or each.profile in self.profiles)
             if not is_there or min(each.milli, each.memory_mib, each.units) < 0:
                 raise OverCommitted(f"node {node.name}: there is nothing such as {each}")
@@ -283,14 +282,13 @@ class Cluster(Rows):
         ]
         milli, memory, units, containers = Counter[int](), Counter[int](), Counter[int](), Counter[int]()
         instances = dict[tuple[int, str], int]()
-        for part in placement.shares:
-            for each in part:
-                milli[each.gpu] += each.milli
-                memory[each.gpu] += each.memory_mib
-                units[each.gpu] += each.units
-                containers[each.gpu] += 1
-                if each.profile:
-                    instances[each.gpu, each.profile] = instances.get((each.gpu, each.profile), 0) + 1
+        for each in placement.all_shares:
+            milli[each.gpu] += each.milli
+            memory[each.gpu] += each.memory_mib
+            units[each.gpu] += each.units
+            containers[each.gpu] += 1
+            if each.profile:
+                instances[each.gpu, each.profile] = instances.get((each.gpu, each.profile), 0) + 1
         for gpu, amount in milli.items():
             whole = node.gpus[gpu].memory_mib
             moves.append(("milli-GPU", self.milli_free, (row, gpu), amount, WHOLE))

@@ -75,7 +75,7 @@ class _Planner:
         self.cluster, self.usable = cluster, usable_to(policy, cluster)
         self.counts = sorted({each.gpus for each in policy.frequency if each.gpus > 1})
         self.engine = Engine(cluster, _Fixed(self.usable))
-        self.placed = {each.pod: each for each in placed if not _has_profile(each.request)}  # and has not moved yet
+        self.placed = {each.pod: each for each in placed if not each.request.asks_for_mig}  # and has not moved yet
         self.moves = list[Move]()
 
     def plan(self, most: int) -> Plan:
@@ -198,7 +198,3 @@ class _Fixed:
     def refresh(self, cluster: Cluster) -> Usable:
         """As it was at the beginning."""
         return self._pricing
-
-
-def _has_profile(request: Request) -> bool:
-    return any(each.profile for each in request.gpus)

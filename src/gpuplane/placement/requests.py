@@ -82,6 +82,11 @@ class Request(Value):
         return tuple(dict.fromkeys(self.gpus))
 
     @property
+    def asks_for_mig(self) -> bool:
+        """Whether a part of it is a MIG device."""
+        return any(each.profile for each in self.gpus)
+
+    @property
     def size(self) -> tuple[int, int, int]:
         """To compare requests by: milli-GPU, MiB of GPUs, milli-CPU. A GPU of which no part is named counts whole, and
         one of which only MiB are named by these."""

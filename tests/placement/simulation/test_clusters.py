@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from gpuplane.placement.kubernetes.listing import read_saved
-from gpuplane.placement.simulation.clusters import asks_for_mig, trace_of, without_impossible
+from gpuplane.placement.simulation.clusters import trace_of, without_impossible
 from gpuplane.placement.simulation.pods import class_of
 from gpuplane.placement.simulation.workers import Trace
 from tests.placement.kubernetes.small import node, objects, pod
@@ -37,7 +37,7 @@ def test_pods_that_ask_for_mig_devices_are_no_pods_without_gpus() -> None:
     seen = read_saved(json.dumps({"kind": "List", "items": [node("n0"), mig, pod("p", 1)]}).encode(), "c.json")
 
     assert [each.name for each in trace_of(seen).pods] == ["team/p"]
-    assert [each.name for each in seen.waiting if asks_for_mig(each.request)] == ["team/mig"]
+    assert [each.name for each in seen.waiting if each.request.asks_for_mig] == ["team/mig"]
 
 
 def test_what_fits_on_no_empty_node_is_no_demand() -> None:

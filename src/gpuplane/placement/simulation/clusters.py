@@ -19,14 +19,9 @@ def trace_of(seen: SeenCluster) -> Trace:
     pods = [
         TracePod(each.name, each.request, _demand_milli(each.request, *usual))
         for each in (*seen.pods, *seen.waiting)
-        if each.uid and not asks_for_mig(each.request)
+        if each.uid and not each.request.asks_for_mig
     ]
     return Trace(nodes, tuple(pods))
-
-
-def asks_for_mig(request: Request) -> bool:
-    """Whether a part of it is a MIG device."""
-    return any(each.profile for each in request.gpus)
 
 
 def _demand_milli(request: Request, memory_mib: int, unit_milli: int) -> int:

@@ -112,7 +112,7 @@ class Replay:
             end, _, pod, placement = heapq.heappop(self._running)
             self._turn_to(end)
             self.cluster.give_back(pod.request, placement)
-            self.allocated_milli -= _milli(placement)
+            self.allocated_milli -= placement.gpu_milli
             if self._waiting:
                 self._waiting.place(self.cluster.rows[placement.node], self._place)
         self._turn_to(time)
@@ -137,7 +137,7 @@ class Replay:
         if placement is None:
             return False
         self.cluster.take(pod.request, placement)
-        self.allocated_milli += _milli(placement)
+        self.allocated_milli += placement.gpu_milli
         kind = class_of(pod)
         self._placed[kind] += 1
         self._waits[kind] += self._now - index * self._coming.interval
@@ -150,7 +150,3 @@ class Replay:
         if request not in self._is_possible:
             self._is_possible[request] = self._empty.choose(request) is not None
         return self._is_possible[request]
-
-
-def _milli(placement: Placement) -> int:
-    return sum(share.milli for part in placement.shares for share in part)

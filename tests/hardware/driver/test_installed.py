@@ -52,7 +52,7 @@ def look(root: Path, text: str, kernel: str = "") -> tuple[DriverFiles | None, s
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """An empty driver root."""
-    root = tmp_path / "root"
+    root = tmp_path / "driver-root"
     root.mkdir()
     return root
 

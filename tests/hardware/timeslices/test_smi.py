@@ -30,7 +30,7 @@ MACHINE = Machine(
 
 @pytest.fixture
 def smi(tmp_path: Path) -> SmiStandIn:
-    return SmiStandIn(tmp_path / "root")
+    return SmiStandIn(tmp_path / "driver-root")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet, pod
 from tests.agent.test_process import GPU, MACHINE, Place, cluster, gpuplane, label
 from tests.golden import Golden
@@ -47,6 +48,12 @@ def unhealthy(kubelet: Kubelet, resource: str = GPU) -> list[str]:
     return [id for id, health in sorted(kubelet.device_health()[resource].items()) if health == "Unhealthy"]
 
 
+async def until_registered(kubelet: Kubelet, agent: Agent, resource: str, count: int) -> None:
+    """Until kubelet shows all these devices and the agent knows it: kubelet reads them before it answers Register."""
+    await kubelet.until_capacity(resource, count, count)
+    await agent.until_says(f"plugin/{resource}: ok")
+
+
 def befall(place: Place, *incidents: str) -> None:
     """Things happen to the machine."""
     place.edit(place.machine, MACHINE + "incidents:\n" + "".join(f"- {{{each}}}\n" for each in incidents))
@@ -56,7 +63,7 @@ async def test_a_drain_survives_the_agent_and_ends_with_restore(place: Place, go
     """Kubelet is told at once, who holds the GPU is said, and runs on; SIGKILL forgets nothing."""
     async with Kubelet(place.kubelet) as kubelet:
         async with place.agent() as agent:
-            await kubelet.until_capacity(GPU, 4, 4)
+            await until_registered(kubelet, agent, GPU, 4)
             [held] = (await kubelet.run(pod("train", gpu=1))).response().envs["NVIDIA_VISIBLE_DEVICES"].split(",")
             free = next(id for id in WELL if id != held)
             async with asyncio.timeout(60):
@@ -87,8 +94,8 @@ async def test_a_drain_survives_the_agent_and_ends_with_restore(place: Place, go
 
 async def test_all_devices_can_be_drained_and_given_back(place: Place, golden: Golden) -> None:
     """By the name `all`. What a person drained by its own name stays drained, and is named."""
-    async with Kubelet(place.kubelet) as kubelet, place.agent():
-        await kubelet.until_capacity(GPU, 4, 4)
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await until_registered(kubelet, agent, GPU, 4)
         await kubelet.run(pod("train", gpu=1))
         await health(place, "drain", 2, "--why", "fan")
         status, said = await health(place, "drain", "all", "--why", "new cables")
@@ -129,8 +136,8 @@ async def test_restore_heals_what_waited_for_a_reset(place: Place) -> None:
 
 async def test_restore_says_what_a_look_still_shows(place: Place, golden: Golden) -> None:
     """A person's word mends no hardware."""
-    async with Kubelet(place.kubelet) as kubelet, place.agent():
-        await kubelet.until_capacity(GPU, 4, 4)
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await until_registered(kubelet, agent, GPU, 4)
         lost = "model: NVIDIA A100, faults: [{code: gpu-lost, message: fell off the bus}]"
         place.edit(place.machine, re.sub("(GPU-3.*)model: NVIDIA A100", rf"\1{lost}", MACHINE))
         await kubelet.until_capacity(GPU, 4, 3)
@@ -143,8 +150,8 @@ async def test_restore_says_what_a_look_still_shows(place: Place, golden: Golden
 
 async def test_restore_while_the_driver_is_released_says_what_it_has_done(place: Place, golden: Golden) -> None:
     """The drain is ended, though nobody can look at the GPU now; a reason is shown without what a terminal obeys."""
-    async with Kubelet(place.kubelet) as kubelet, place.agent():
-        await kubelet.until_capacity(GPU, 4, 4)
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await until_registered(kubelet, agent, GPU, 4)
         status, said = await health(place, "drain", 1, "--why", "a \x1b[31mfan\x07")
         assert (status, "a \ufffd[31mfan\ufffd" in said) == (0, True), said
         release = ("release", "--for", "10m", "--why", "firmware", "--state-dir", place.state)
@@ -159,8 +166,8 @@ async def test_restore_while_the_driver_is_released_says_what_it_has_done(place:
 async def test_restore_says_why_the_probe_failed(place: Place, golden: Golden) -> None:
     """The process that an XID befell still computes on the GPU; when it has ended, the GPU comes back by itself."""
     befallen = MACHINE + "incidents: [{gpu: 1, code: xid-94, message: contained, pids: [4711]}]\n"
-    async with Kubelet(place.kubelet) as kubelet, place.agent():
-        await kubelet.until_capacity(GPU, 4, 4)
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await until_registered(kubelet, agent, GPU, 4)
         place.edit(place.machine, befallen + "processes: [{gpu: 1, pid: 4711}]\n")
         await kubelet.until_capacity(GPU, 4, 3)
         status, said = await health(place, "restore", 1)
@@ -175,9 +182,9 @@ async def test_restore_says_who_else_wants_it_drained(place: Place, golden: Gold
     async with (
         cluster(place) as server,
         Kubelet(place.kubelet) as kubelet,
-        place.agent("--node-name", "n1", "--kubeconfig", place.root / "kubeconfig"),
+        place.agent("--node-name", "n1", "--kubeconfig", place.root / "kubeconfig") as agent,
     ):
-        await kubelet.until_capacity(GPU, 4, 4)
+        await until_registered(kubelet, agent, GPU, 4)
         label(server, **{"gpuplane.io/drain": "1=the autopilot found it slow"})
         await kubelet.until_capacity(GPU, 4, 3)
         status, said = await health(place, "restore", 1)
@@ -192,8 +199,8 @@ async def test_a_mig_device_is_drained_alone_and_a_gpu_with_all_of_its_own(place
     """By index, as nvidia-smi counts, or by the address of its GPU."""
     place.machine.write_text(MIXED)
     place.config.write_text(place.config.read_text() + "flags: {migStrategy: mixed}\n")
-    async with Kubelet(place.kubelet) as kubelet, place.agent():
-        await kubelet.until_capacity(PART, 2, 2)
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await until_registered(kubelet, agent, PART, 2)
         golden((await health(place, "drain", "1:1", "--why", "noisy"))[1], "a MIG device is drained")
         await kubelet.until_capacity(PART, 2, 1)
         assert unhealthy(kubelet, PART) == ["MIG-2"]
@@ -213,8 +220,8 @@ async def test_restore_names_what_of_a_gpu_is_still_not_given_out(place: Place, 
     """A GPU that is well, of which one MIG device is not."""
     place.machine.write_text(MIXED)
     place.config.write_text(place.config.read_text() + "flags: {migStrategy: mixed}\n")
-    async with Kubelet(place.kubelet) as kubelet, place.agent():
-        await kubelet.until_capacity(PART, 2, 2)
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await until_registered(kubelet, agent, PART, 2)
         await health(place, "drain", "1:0", "--why", "noisy")
         status, said = await health(place, "restore", 1)
         assert status == 0
@@ -223,8 +230,8 @@ async def test_restore_names_what_of_a_gpu_is_still_not_given_out(place: Place, 
 
 async def test_what_cannot_be_is_said(place: Place, golden: Golden) -> None:
     """An unknown device with what there is, a drain without end or reason, an agent that does not run."""
-    async with Kubelet(place.kubelet) as kubelet, place.agent():
-        await kubelet.until_capacity(GPU, 4, 4)
+    async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
+        await until_registered(kubelet, agent, GPU, 4)
         for words in (("drain", "7", "--why", "x"), ("restore", "7")):
             status, said = await health(place, *words)
             assert status == 1
@@ -243,9 +250,9 @@ async def test_what_cannot_be_is_said(place: Place, golden: Golden) -> None:
 async def test_a_drain_says_where_kubelet_cannot_be_told(place: Place, golden: Golden) -> None:
     """It holds all the same, and kubelet hears of it with its first list."""
     async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
-        await kubelet.until_capacity(GPU, 4, 4)
+        await until_registered(kubelet, agent, GPU, 4)
         await kubelet.kill()
-        await agent.until_says("plugin/nvidia.com/gpu: waiting")
+        await agent.until_says("plugin/nvidia.com/gpu: waiting: kubelet no longer reads the device list")
         status, said = await health(place, "drain", 0, "--why", "x")
         assert status == 0
         golden(re.sub(r"nvidia.com/gpu: .*", "nvidia.com/gpu: …", said))

@@ -12,6 +12,7 @@ from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
+from gpuplane.core.allocations import distinct_allocations
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import holders_of
@@ -144,7 +145,7 @@ def _held(holders: tuple[str, ...] | None) -> str:
 
 def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
     """Who holds a device; None where kubelet has not said it yet."""
-    allocations = picture.snapshot.allocations
+    allocations = distinct_allocations(picture.snapshot)
     if allocations is None:
         return None
     machine, remembered = picture.snapshot.machine, picture.snapshot.ledger.mig_parents or {}

@@ -122,6 +122,50 @@ def test_a_pod_may_ask_as_a_whole(resources: dict[str, Any], found: tuple[int, i
     assert "rdma/hca" not in others
 
 
+RESIZED = {"name": "c", "resources": {"requests": {"cpu": "2"}}, "allocatedResources": {"cpu": "3"}}
+PENDING = {"type": "PodResizePending", "status": "True"}
+
+
+@pytest.mark.parametrize(
+    ("status", "cpu_milli"),
+    [
+        ({}, 1000),
+        ({"containerStatuses": [{"name": "c"}]}, 1000),
+        ({"containerStatuses": [{"name": "c", "allocatedResources": {"cpu": "3"}}]}, 1000),  # of a kubelet before 1.33
+        ({"containerStatuses": [RESIZED]}, 3000),
+        ({"containerStatuses": [RESIZED | {"allocatedResources": {}}]}, 2000),
+        ({"containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}]}, 1000),
+        ({"containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}],
+          "conditions": [{"type": "Ready"}, PENDING | {"reason": "Infeasible"}]}, 500),
+        ({"containerStatuses": [{"name": "c", "resources": {"requests": {"cpu": "500m"}}}],
+          "conditions": [PENDING | {"reason": "Deferred"}]}, 1000),
+        ({"containerStatuses": [RESIZED | {"name": "another"}]}, 1000),
+    ],
+)  # fmt: skip
+def test_a_container_that_is_resized_in_place_counts_with_the_larger_amount(
+    status: dict[str, Any], cpu_milli: int
+) -> None:
+    """What it has by its status, or asks for; as long as its node can give that at all (determineContainerReqs)."""
+    document = {"metadata": {"name": "p"}, "spec": {"containers": [asking(cpu="1")]}, "status": status}
+    found = read_pod(msgspec.json.decode(msgspec.json.encode(document), type=ApiPod), THERE)
+
+    assert found.request.cpu_milli == cpu_milli
+
+
+def test_of_init_containers_sidecars_alone_are_resized() -> None:
+    side = {"name": "s", "restartPolicy": "Always", "resources": {"requests": {"cpu": "1"}}}
+    first = {"name": "i", "resources": {"requests": {"cpu": "2"}}}
+    grown = {"resources": {"requests": {"cpu": "8"}}}
+
+    def cpu_milli(*resized: str) -> int:
+        status = {"initContainerStatuses": [grown | {"name": name} for name in resized]}
+        spec = {"initContainers": [side, first], "containers": [asking(cpu="1")]}
+        document = {"metadata": {"name": "p"}, "spec": spec, "status": status}
+        return read_pod(msgspec.json.decode(msgspec.json.encode(document), type=ApiPod), THERE).request.cpu_milli
+
+    assert [cpu_milli(), cpu_milli("i"), cpu_milli("s")] == [3000, 3000, 10_000]
+
+
 def test_a_sidecar_keeps_its_gpus_while_init_containers_run_after_it() -> None:
     """Those that run before it have given theirs back (kubelet, cm/devicemanager, devicesToReuse). The last one is
     recorded of kubelet 1.36: its checkpoint has three devices."""

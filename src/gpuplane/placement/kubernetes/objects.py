@@ -1,7 +1,7 @@
 """The fields of Nodes and Pods that are read (k8s.io/api/core/v1), and the amounts in them. Others are not decoded."""
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal, TypeVar
@@ -12,6 +12,7 @@ from gpuplane.core.dra.quantities import parse_quantity
 from gpuplane.model.nodeselection import NodeSelector, Taint, Toleration
 
 MILLI = Fraction(1, 1000)
+NONE = Decimal(0)
 LARGEST = 1 << 50
 """What is more counts as that: amounts are added in 64 bits."""
 HUGE_PAGES = "hugepages-"
@@ -82,6 +83,11 @@ class Container(msgspec.Struct, rename="camel"):
     restart_policy: str | None = None
     ports: list[ContainerPort] | None = None
 
+    @property
+    def is_sidecar(self) -> bool:
+        """Of an init container: whether it runs on beside those after it."""
+        return self.restart_policy == "Always"
+
     def amounts(self) -> Resources:
         """What it asks for: where it does not say so, its limit (apiserver's defaults)."""
         return {**(self.resources.limits or {}), **(self.resources.requests or {})}
@@ -145,10 +151,28 @@ class ClaimStatus(msgspec.Struct, rename="camel"):
     request_mappings: list[ClaimedResource] | None = None
 
 
+class ContainerStatus(msgspec.Struct, rename="camel"):
+    """What a container has: `resources` as it runs, `allocated_resources` as kubelet has admitted it."""
+
+    name: str = ""
+    resources: ResourceRequirements | None = None
+    allocated_resources: Resources | None = None
+
+
+class PodCondition(msgspec.Struct):
+    """How a pod stands in one respect."""
+
+    type: str = ""
+    reason: str = ""
+
+
 class PodStatus(msgspec.Struct, rename="camel"):
-    """Whether it has ended, and what it has by a claim."""
+    """Whether it has ended, what its containers have, and what it has by a claim."""
 
     phase: str = ""
+    conditions: list[PodCondition] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
     extended_resource_claim_status: ClaimStatus | None = None
 
 
@@ -170,11 +194,31 @@ class ApiPod(msgspec.Struct):
         found = self.status.extended_resource_claim_status
         return frozenset(each.resource_name for each in found.request_mappings or ()) if found else frozenset()
 
+    def amounts(self) -> Callable[[Container], dict[str, Decimal]]:
+        """What counts of a container. While one is resized in place that is the larger of what it asks for and what it
+        has, and what it has alone where its node can never give more (component-helpers, determineContainerReqs)."""
+        status, once = self.status, {each.name for each in self.spec.init_containers or () if not each.is_sidecar}
+        has = {
+            each.name: larger(quantities(each.resources.requests), quantities(each.allocated_resources))
+            for each in (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+            if each.resources is not None and each.name not in once
+        }
+        conditions = {(each.type, each.reason) for each in status.conditions or ()}
+        cannot_grow = ("PodResizePending", "Infeasible") in conditions
+
+        def amounts(container: Container) -> dict[str, Decimal]:
+            asked, had = quantities(container.amounts()), has.get(container.name)
+            if had is None:
+                return asked
+            return had if cannot_grow else larger(asked, had)
+
+        return amounts
+
     @property
     def host_ports(self) -> list[str]:
         """The ports that it takes of its node, named as resources of which each node has one; an address that it names
         for one is passed over (kube-scheduler, plugins/nodeports)."""
-        sidecars = [each for each in self.spec.init_containers or () if each.restart_policy == "Always"]
+        sidecars = [each for each in self.spec.init_containers or () if each.is_sidecar]
         ports = [port for each in (*self.spec.containers, *sidecars) for port in each.ports or ()]
         return [f"host port {each.protocol} {each.host_port}" for each in ports if each.host_port]
 
@@ -188,6 +232,16 @@ def quantities(resources: Resources | None) -> dict[str, Decimal]:
     """The amounts of resources; without those that are none."""
     found = {name: parse_quantity(f"{amount}") for name, amount in (resources or {}).items()}
     return {name: amount for name, amount in found.items() if amount is not None and amount > 0}
+
+
+def added(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    """The sum of two amounts of each resource."""
+    return {**one, **{name: one.get(name, NONE) + amount for name, amount in other.items()}}
+
+
+def larger(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
+    """The larger of two amounts of each resource."""
+    return {name: max(one.get(name, NONE), other.get(name, NONE)) for name in {**one, **other}}
 
 
 def in_units(amount: Decimal, per: Fraction | int = 1, rounded: Literal["up", "down"] = "up") -> int:

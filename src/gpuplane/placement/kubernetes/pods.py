@@ -35,13 +35,16 @@ from gpuplane.placement.kubernetes.objects import (
     HUGE_PAGES,
     LARGEST,
     MILLI,
+    NONE,
     Affinity,
     ApiPod,
     Container,
     PodSpec,
     Resources,
+    added,
     amount_of,
     in_units,
+    larger,
     model_name,
     quantities,
 )
@@ -82,7 +85,7 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
     spec, metadata = api.spec, api.metadata
     total = _total(api)
     asking = _asking(api, there)
-    if mib := min(in_units(total.get(ALIYUN_MEMORY, Decimal(0))) * _aliyun_mib(there), LARGEST):
+    if mib := min(in_units(total.get(ALIYUN_MEMORY, NONE)) * _aliyun_mib(there), LARGEST):
         names = [each.name for each in _containers(spec) if amount_of(each.amounts(), ALIYUN_MEMORY)]
         asking.append((names[0] if names else "", GpuRequest(memory_mib=mib, resource=ALIYUN_MEMORY)))
     selection = _selection(metadata.annotations or {}, there)
@@ -91,8 +94,8 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
         uid=metadata.uid or name,
         name=name,
         request=Request(
-            cpu_milli=in_units(total.pop("cpu", Decimal(0)), MILLI),
-            memory_bytes=in_units(total.pop("memory", Decimal(0))),
+            cpu_milli=in_units(total.pop("cpu", NONE), MILLI),
+            memory_bytes=in_units(total.pop("memory", NONE)),
             gpus=tuple(wanted.but(**selection) for _, wanted in asking),
             nodes=_node_rules(spec),
             others=_others(total, api, there),
@@ -151,18 +154,18 @@ def _containers(spec: PodSpec) -> list[Container]:
 def _total(api: ApiPod) -> dict[str, Decimal]:
     """What counts of each resource: what runs at the end, or what is needed on the way there. Claims are no part."""
     running, highest = dict[str, Decimal](), dict[str, Decimal]()
+    amounts = api.amounts()
     for each in api.spec.init_containers or ():
-        amounts = quantities(each.amounts())
-        beside = _added(running, amounts)
-        highest = {name: max(amount, highest.get(name, Decimal(0))) for name, amount in (highest | beside).items()}
-        if each.restart_policy == "Always":
+        beside = added(running, amounts(each))
+        highest = larger(highest, beside)
+        if each.is_sidecar:
             running = beside
     for each in api.spec.containers:
-        running = _added(running, quantities(each.amounts()))
-    total = {name: max(running.get(name, Decimal(0)), highest.get(name, Decimal(0))) for name in running | highest}
+        running = added(running, amounts(each))
+    total = larger(running, highest)
     if (whole := api.spec.resources) is not None:
         total = _of_pod(whole.limits) | total | _of_pod(whole.requests)  # a limit where no container says it
-    total = _added(total, quantities(api.spec.overhead))
+    total = added(total, quantities(api.spec.overhead))
     claimed = api.claimed
     return {name: amount for name, amount in total.items() if name not in claimed}
 
@@ -174,10 +177,6 @@ def _of_pod(resources: Resources | None) -> dict[str, Decimal]:
         for name, amount in quantities(resources).items()
         if name in ("cpu", "memory") or name.startswith(HUGE_PAGES)
     }
-
-
-def _added(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
-    return {**one, **{name: one.get(name, Decimal(0)) + amount for name, amount in other.items()}}
 
 
 def _others(total: Mapping[str, Decimal], api: ApiPod, there: GpusThere) -> tuple[tuple[str, int], ...]:
@@ -194,7 +193,7 @@ def _asking(api: ApiPod, there: GpusThere) -> list[tuple[str, GpuRequest]]:
     for place, container in enumerate(_containers(api.spec)):
         amounts = {name: amount for name, amount in container.amounts().items() if name not in claimed}
         parts = [*_gpus(amounts, there)]
-        if place < inits and container.restart_policy != "Always":
+        if place < inits and not container.is_sidecar:
             before.append((len(asking), container.name, parts))
         else:
             asking += [(container.name, each) for each in parts]

@@ -65,6 +65,23 @@ def test_a_process_that_raises_is_said_and_seen(capfd: pytest.CaptureFixture[str
     assert children() <= before
 
 
+def test_the_run_that_ended_a_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where another one, which was to be played by that process, sees first that it has ended."""
+    waits = list[float]()
+
+    class Slow(subprocess.Popen[bytes]):
+        def wait(self, timeout: float | None = None) -> int:
+            waits.append(timeout or 0)
+            if len(waits) == 1:
+                time.sleep(0.5)
+            return super().wait(timeout)
+
+    monkeypatch.setattr(subprocess, "Popen", Slow)
+    with pytest.raises(WorkerEnded, match="that played none, seed 1, ended"), workers(TRACE, 2) as them:
+        them.answers([Ask("none", 1, Scenario()), *ASKS * 9])
+    assert len(waits) > 1
+
+
 def test_half_an_answer_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process ends in the middle of its line."""
     code = "import sys; sys.stdin.readline(); sys.stdin.readline(); print('{', end='', flush=True)"

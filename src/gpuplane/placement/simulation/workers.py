@@ -95,6 +95,7 @@ class _Alone:
 class _Processes:
     def __init__(self, pool: ThreadPoolExecutor, idle: "SimpleQueue[subprocess.Popen[bytes]]") -> None:
         self._pool, self._idle = pool, idle
+        self._unanswered: dict[int, Ask] = {}  # pid of a process that has ended → what it was asked then
 
     def answers(self, asks: Sequence[Ask], done: Callable[[], None] = lambda: None) -> list[Answer]:
         futures: list[Future[Answer]] = [self._pool.submit(self._ask, each) for each in asks]
@@ -108,7 +109,7 @@ class _Processes:
         return [each.result() for each in futures]
 
     def _ask(self, ask: Ask) -> Answer:
-        process = self._idle.get()
+        process, line = self._idle.get(), b""
         try:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -116,9 +117,11 @@ class _Processes:
             process.stdin.flush()
             line = process.stdout.readline()
         except OSError:
-            line = b""
+            pass  # it has ended
         finally:
-            self._idle.put(process)
+            if not line.endswith(b"\n"):
+                ask = self._unanswered.setdefault(process.pid, ask)
+            self._idle.put(process)  # also one that has ended: nobody waits for it, and what it was asked is known
         if not line.endswith(b"\n"):
             raise _ended(process, f"a process that played {ask.policy}, seed {ask.seed},")
         return msgspec.json.decode(line, type=Answer)

@@ -325,7 +325,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("team/a1 --node none --file {cluster}", 1, "there is no node 'none'"),
         Row("team/none --file {cluster}", 1, "'team/none' is neither running nor waiting"),
         Row("--file {here}/none.json", 1, "none.json has no nodes"),
-        Row("--file {small}", 1, "is not what `kubectl get nodes,pods"),
+        Row("--file {small}", 1, "is not what `kubectl get nodes,pods,pdb"),
         Row("--kubeconfig {here}/nothing", 1, "nothing"),
         Row("--fiel {cluster}", 2, "Did you mean one of"),
     ),

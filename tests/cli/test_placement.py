@@ -166,7 +166,7 @@ def test_lists_of_one_kind(tmp_path: Path, kind: str) -> None:
         assert (shown.exit_code, shown.stderr) == (0, "No move brings anything.\n")
     else:
         assert shown.exit_code == 1
-        assert "has no nodes: write it with `kubectl get nodes,pods --all-namespaces -o json`" in shown.stderr
+        assert "has no nodes: write it with `kubectl get nodes,pods,pdb --all-namespaces -o json`" in shown.stderr
 
 
 @pytest.mark.parametrize(

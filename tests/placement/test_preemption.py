@@ -14,6 +14,8 @@ from gpuplane.placement.policies import make_policy
 from gpuplane.placement.preemption import Preemption, find_preemption, preempts
 from gpuplane.placement.requests import WHOLE, GpuRequest, Placement, Request, Share
 
+BUDGETS = ("x", "y")
+
 
 def node(name: str, gpus: int = 2, cpu: int = 8000) -> Node:
     return Node(name, cpu, 1024, tuple(Gpu(f"{name}-{index}") for index in range(gpus)))
@@ -73,6 +75,37 @@ def test_a_closed_node_is_left_alone() -> None:
     assert find_preemption(cluster, wants(), pods, lambda pod: True) is None
 
 
+def ends(cluster: Cluster, request: Request, pods: list[Pod], **budgets: int) -> list[str] | None:
+    """The names of those that end when `budgets` allow so many."""
+    return names(find_preemption(cluster, request, pods, lambda pod: True, budgets))
+
+
+def test_a_budget_of_disruption_is_exceeded_only_where_nothing_else_helps() -> None:
+    """Rather does a more important pod end. Without another way it is exceeded all the same, as kube-scheduler does."""
+    web = [runs(f"web {gpu}", "a", gpu).but(budgets=("web",)) for gpu in range(2)]
+    pods = [*web, runs("high", "b", 0, priority=5), runs("higher", "b", 1, priority=6)]
+    cluster = cluster_of([node("a"), node("b")], pods)
+
+    assert ends(cluster, wants(), pods, web=0) == ["high"]
+    assert ends(cluster, wants(), pods, web=1) in (["web 0"], ["web 1"])
+    assert ends(cluster, wants(2), pods, web=1) == ["high", "higher"]
+    assert ends(cluster, wants(2), pods, web=2) == ["web 0", "web 1"]
+    assert ends(cluster, wants(2), web, web=1) == ["web 0", "web 1"]
+    found = find_preemption(cluster, wants(2), web, lambda pod: True, {"web": 1})
+    assert found is not None
+    assert (found.exceeded({"web": 1}), found.exceeded({"web": 2}), found.cost({"web": 0})[0]) == (("web",), (), 2)
+
+
+def test_on_one_node_those_end_whose_budget_allows_it() -> None:
+    """Also where they are more important, or have more of a GPU."""
+    few = runs("few", "a", 0, milli=500).but(budgets=("b",))
+    pods = [few, runs("many", "a", 1, priority=3)]
+    cluster = cluster_of([node("a")], pods)
+
+    assert ends(cluster, wants(), pods, b=0) == ["many"]
+    assert ends(cluster, wants(), pods, b=1) == ["few"]
+
+
 @given(st.integers(0, 2**32), st.sampled_from([wants(1), wants(2), wants(1, 700), wants(2, 300, 3000)]))
 def test_it_is_what_a_search_through_all_sets_would_find(seed: int, request: Request) -> None:
     """It fits then; none ends in vain; and no other choice has a less important most important victim."""
@@ -83,11 +116,13 @@ def test_it_is_what_a_search_through_all_sets_would_find(seed: int, request: Req
         asked = wants(random.choice((1, 1, 2)), random.choice((300, 500, 1000)), random.choice((0, 500, 2000)))
         if (placement := engine.choose(asked)) is not None:
             cluster.take(asked, placement)
-            pods.append(Pod(f"{index}", f"{index}", asked, priority=random.randint(0, 3), placement=placement))
-    most = random.randint(1, 4)
+            budgets = tuple(name for name in BUDGETS if random.random() < 0.3)
+            priority = random.randint(0, 3)
+            pods.append(Pod(f"{index}", f"{index}", asked, priority=priority, placement=placement, budgets=budgets))
+    most, allowed = random.randint(1, 4), {name: random.choice((0, 9)) for name in BUDGETS}
 
     before = cluster.milli_free.copy()
-    found = find_preemption(cluster, request, pods, lambda pod: pod.priority < most)
+    found = find_preemption(cluster, request, pods, lambda pod: pod.priority < most, allowed)
     assert (cluster.milli_free == before).all()
 
     may_end = [each for each in pods if each.priority < most]
@@ -102,7 +137,10 @@ def test_it_is_what_a_search_through_all_sets_would_find(seed: int, request: Req
     assert {each.placement.node for each in found.ends if each.placement} == {found.placement.node}
     for each in found.ends:
         assert not on_node(cluster, request, [other for other in found.ends if other is not each], found.placement.node)
-    assert found.cost[0] == min(max(each.priority for each in ends) for ends in helping)
+    within = [ends for ends in helping if all(allowed[name] for each in ends for name in each.budgets)]
+    assert bool(found.exceeded(allowed)) == (not within)
+    if within:
+        assert found.cost(allowed)[1] == min(max(each.priority for each in ends) for ends in within)
 
 
 def fits_without(cluster: Cluster, request: Request, ends: tuple[Pod, ...]) -> bool:

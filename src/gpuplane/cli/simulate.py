@@ -32,8 +32,8 @@ SUFFIXES = (".png", ".svg")
 MOST_SEEDS = 1000
 LARGEST = 2**32
 EXTRA = "simulation"
-OF_HOLDERS = frozenset({"held-assumed", "over-held", "device-gone"})
-"""Notes on who has what now: nodes are played empty."""
+OF_HOLDERS = frozenset({"held-assumed", "over-held", "device-gone", "budgets-unread"})
+"""Notes on who has what now, and who may end: nodes are played empty."""
 
 
 class Policies(click.ParamType[tuple[str, ...]]):

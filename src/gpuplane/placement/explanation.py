@@ -4,7 +4,7 @@ Each node has one reason, the first that holds in the order of `NodeCode`: what 
 now. So `in-use` says that waiting helps, and `too-small` that it does not.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,7 +16,7 @@ from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.nodes import Booleans
 from gpuplane.placement.pods import Pod
-from gpuplane.placement.preemption import Preemption, find_preemption, preempts
+from gpuplane.placement.preemption import NO_BUDGETS, Preemption, find_preemption, preempts
 from gpuplane.placement.requests import GpuRequest, Placement, Request, Share
 
 Unfit = Literal["model", "id", "resource", "sick", "partitioned", "profile", "too-small"]
@@ -90,9 +90,15 @@ def emptied(cluster: Cluster) -> Cluster:
     return Cluster(each.but(is_schedulable=True, taints=()) for each in nodes)
 
 
-def explain(engine: Engine, pod: Pod, placed: Iterable[Pod] = (), empty: Cluster | None = None) -> Explanation:
+def explain(
+    engine: Engine,
+    pod: Pod,
+    placed: Iterable[Pod] = (),
+    empty: Cluster | None = None,
+    budgets: Mapping[str, int] = NO_BUDGETS,
+) -> Explanation:
     """The decision about a pod as an engine makes it now. `placed`: who has what of its cluster; `empty`: that cluster
-    emptied, if it is there already."""
+    emptied, if it is there already. `budgets`: name of each budget of disruption → how many of its pods may end."""
     cluster = engine.cluster
     scores, placement = engine.scores(pod.request), engine.choose(pod.request)
     chosen = -1 if placement is None else cluster.rows[placement.node]
@@ -109,8 +115,8 @@ def explain(engine: Engine, pod: Pod, placed: Iterable[Pod] = (), empty: Cluster
         gpus = explain_gpus(cluster, pod.request, placement.node, placed, placement)
         return Explanation(placement, gpus, tuple(nodes))
     there = list(placed)
-    allowed = find_preemption(cluster, pod.request, there, preempts(pod))
-    ending = find_preemption(cluster, pod.request, there, lambda other: not other.comes_back)
+    allowed = find_preemption(cluster, pod.request, there, preempts(pod), budgets)
+    ending = find_preemption(cluster, pod.request, there, lambda other: not other.comes_back, budgets)
     return Explanation(None, (), tuple(nodes), allowed, ending)
 
 

@@ -12,8 +12,8 @@ class Pod(Value):
     `name`: "namespace/name". `containers`: the names of those that `request.gpus` is for, in its order.
     `can_move`: whether it would start again elsewhere if it were ended here. `can_end`: whether Kubernetes can end it
     for others, a static pod it cannot. `comes_back`: whether it starts again on its node at once, as those of a
-    DaemonSet. `may_preempt`: whether pods of a lower priority may end for it. `is_assumed`: nobody says which GPUs it
-    has; its place is a guess.
+    DaemonSet. `may_preempt`: whether pods of a lower priority may end for it. `budgets`: which budgets of disruption
+    it has. `is_assumed`: nobody says which GPUs it has; its place is a guess.
     """
 
     uid: str
@@ -26,6 +26,7 @@ class Pod(Value):
     can_end: bool = True
     comes_back: bool = False
     may_preempt: bool = True
+    budgets: tuple[str, ...] = ()
     is_assumed: bool = False
 
     @property

@@ -88,6 +88,23 @@ async def test_why_a_cluster_cannot_be_listed(server: ApiServer, kubeconfig: Pat
         await list_cluster(tmp_path / "none")
 
 
+async def test_budgets_of_disruption_are_listed_where_that_is_allowed(server: ApiServer, kubeconfig: Path) -> None:
+    """Else the cluster is told without them. Another failure is one."""
+    budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b", "namespace": "d"},
+              "spec": {"selector": {}}, "status": {"disruptionsAllowed": 2}}  # fmt: skip
+    server.put("/apis/policy/v1/namespaces/d/poddisruptionbudgets/b", budget)
+    found = await list_cluster(kubeconfig)
+    assert (found.budgets, {each.budgets for each in found.pods}) == ({"d/b": 2}, {("d/b",)})
+
+    server.failures.append(InjectedFailure("GET /apis/policy/v1/*", code=403, message="no"))
+    found = await list_cluster(kubeconfig)
+    assert found.budgets == {}
+    assert [note.subject for note in found.notes if note.code == "budgets-unread"] == ["poddisruptionbudgets"]
+    server.failures.append(InjectedFailure("GET /apis/policy/v1/*", code=500, message="no"))
+    with pytest.raises(ClusterUnavailable):
+        await list_cluster(kubeconfig)
+
+
 async def test_one_malformed_object_takes_no_page_with_it(server: ApiServer, kubeconfig: Path) -> None:
     server.put("/api/v1/nodes/odd", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd", "labels": [1]}})
     found = await list_cluster(kubeconfig)

@@ -34,7 +34,7 @@ saved = click.option(
     "saved",
     type=PATH,
     metavar="FILE",
-    help="Read what `kubectl get nodes,pods --all-namespaces -o json` wrote, and no API server.",
+    help="Read what `kubectl get nodes,pods,pdb --all-namespaces -o json` wrote, and no API server.",
 )
 config = click.option(
     "--config", type=PATH, metavar="FILE", help="The policy, and which requests are expected (docs/placement.md)."
@@ -59,7 +59,7 @@ def read(kubeconfig: Path | None, saved: Path | None, unsaid: Container[str] = (
         raise click.ClickException(told(error)) from None
     _say_notes(each for each in found.notes if each.code not in unsaid)
     if not found.nodes:
-        from_kubectl = ": write it with `kubectl get nodes,pods --all-namespaces -o json`"
+        from_kubectl = ": write it with `kubectl get nodes,pods,pdb --all-namespaces -o json`"
         raise click.ClickException(f"{saved} has no nodes{from_kubectl}" if saved else "the cluster has no nodes")
     return found
 
@@ -111,6 +111,7 @@ MEANINGS = {
     "over-held": "its pods ask for more than there is",
     "device-gone": "a container holds a device that the node does not have",
     "claims-unread": "it has devices by claims (DRA), and claims are not read",
+    "budgets-unread": "you may not list them, so a pod may be named that its budget of disruption keeps where it is",
     "gated": "it waits until somebody takes its scheduling gates away, and is left out",
     "model-unknown": "nobody says of what model its GPUs are, and such GPUs count as alike on all nodes",
     "node-unknown": "it is bound to a node that is not listed",

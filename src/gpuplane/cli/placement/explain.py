@@ -99,7 +99,7 @@ def _rows(shown: "PodShown", node: str) -> Iterator[tuple[str, ...]]:
         yield shown.pod, code, str(shown.counts[code]), ",".join(_names(shown, code))
     for what, end in (("preemption", shown.preemption), ("ending", shown.ending)):
         if end is not None:
-            yield shown.pod, what, str(len(end.pods)), end.node, ",".join(end.pods)
+            yield shown.pod, what, str(len(end.pods)), end.node, ",".join(end.pods), ",".join(end.budgets)
     for each in shown.gpus if node else ():
         yield shown.pod, "gpu", each.id, each.code, "" if each.free is None else str(each.free), ",".join(each.pods)
 
@@ -145,7 +145,8 @@ def _ends(end: "EndShown") -> str:
         for name, priority in end.pods.items()
     ]
     more = f" and {len(pods) - NAMED} more" if len(pods) > NAMED else ""
-    return f"onto {end.node} when {', '.join(pods[:NAMED])}{more} end{'' if len(pods) > 1 else 's'}"
+    beyond = f", which exceeds the budget {', '.join(end.budgets)}" if end.budgets else ""
+    return f"onto {end.node} when {', '.join(pods[:NAMED])}{more} end{'' if len(pods) > 1 else 's'}{beyond}"
 
 
 def _names(shown: "PodShown", code: str) -> list[str]:

@@ -69,11 +69,12 @@ class PlanShown(Value):
 
 class EndShown(Value, omit_defaults=False):
     """What would have to end on a node: pods "namespace/name" with their priorities. `waiting`: those of them that only
-    wait, and are to get their places before."""
+    wait, and are to get their places before. `budgets`: those of disruption that would be exceeded."""
 
     node: str
     pods: Mapping[str, int]
     waiting: tuple[str, ...] = ()
+    budgets: tuple[str, ...] = ()
 
 
 class PodShown(Value, omit_defaults=False):
@@ -168,14 +169,15 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", nod
     `only`: about this pod "namespace/name" alone. If it runs, as if it came now. `node`: with the GPUs of this node.
     Raises PodUnknown, and KeyError where there is no such node.
     """
-    cluster, running = seen.build(), {each.name: each for each in seen.pods if each.uid}
+    cluster, running, budgets = seen.build(), {each.name: each for each in seen.pods if each.uid}, dict(seen.budgets)
     engine = Engine(cluster, make_policy(config.policy, _workload(config, running.values(), seen.waiting)))
     if only in running:
         pod = running[only]
         assert pod.placement is not None
         cluster.give_back(pod.request, pod.placement)
         others = [each for each in seen.pods if each is not pod]
-        return [_shown_pod(cluster, pod, explain(engine, pod, others), others, node)]
+        decided = explain(engine, pod, others, budgets=budgets)
+        return [_shown_pod(cluster, pod, decided, others, node, budgets)]
     waiting = {each.name for each in seen.waiting}
     if only and only not in waiting:
         raise PodUnknown(only)
@@ -185,9 +187,9 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", nod
         if version != cluster.version:  # while nothing changes, pods that are alike are explained once
             version, known = cluster.version, {}
         alike = each.request, each.priority, each.may_preempt
-        decided = known[alike] = known.get(alike) or explain(engine, each, placed.values(), empty)
+        decided = known[alike] = known.get(alike) or explain(engine, each, placed.values(), empty, budgets)
         if each.name == only or not only:
-            found.append(_shown_pod(cluster, each, decided, [*placed.values()], node, waiting))
+            found.append(_shown_pod(cluster, each, decided, [*placed.values()], node, budgets, waiting))
         if each.name == only:
             break
         if (place := decided.preemption) is not None:
@@ -195,10 +197,12 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", nod
                 assert other.placement is not None
                 cluster.give_back(other.request, other.placement)
                 del placed[id(other)]
+                for name in other.budgets:
+                    budgets[name] = max(budgets[name] - 1, 0)
         placement = decided.placement if place is None else place.placement
         if placement is not None:
             cluster.take(each.request, placement)
-            there = each.but(placement=placement)
+            there = each.but(placement=placement, budgets=())  # it does not run yet: to end it disrupts nothing
             placed[id(there)] = there
     return found
 
@@ -216,7 +220,13 @@ def _workload(
 
 
 def _shown_pod(
-    cluster: Cluster, pod: Pod, found: Explanation, placed: Sequence[Pod], node: str, waiting: Collection[str] = ()
+    cluster: Cluster,
+    pod: Pod,
+    found: Explanation,
+    placed: Sequence[Pod],
+    node: str,
+    budgets: Mapping[str, int],
+    waiting: Collection[str] = (),
 ) -> PodShown:
     return PodShown(
         pod=pod.name,
@@ -226,16 +236,18 @@ def _shown_pod(
         gpus=explain_gpus(cluster, pod.request, node, placed, found.placement) if node else found.gpus,
         counts=dict(found.counts()),
         nodes=found.nodes,
-        preemption=_ends(found.preemption, waiting),
-        ending=_ends(found.ending, waiting),
+        preemption=_ends(found.preemption, waiting, budgets),
+        ending=_ends(found.ending, waiting, budgets),
     )
 
 
-def _ends(found: Preemption | None, waiting: Collection[str]) -> EndShown | None:
+def _ends(found: Preemption | None, waiting: Collection[str], budgets: Mapping[str, int]) -> EndShown | None:
     if found is None:
         return None
     ends = {each.name: each.priority for each in found.ends}
-    return EndShown(found.placement.node, ends, tuple(name for name in ends if name in waiting))
+    return EndShown(
+        found.placement.node, ends, tuple(name for name in ends if name in waiting), found.exceeded(budgets)
+    )
 
 
 def _shown(cluster: Cluster, moves: Iterable[Move], assumed: Collection[str]) -> tuple[MoveShown, ...]:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.model.value import Value
 from gpuplane.placement.cluster import Cluster
+from gpuplane.placement.kubernetes.budgets import ApiBudget, Budgets
 from gpuplane.placement.kubernetes.held import Note, settle, unknown_nodes
 from gpuplane.placement.kubernetes.nodes import (
     SHARED_RESOURCE,
@@ -21,11 +22,13 @@ from gpuplane.placement.pods import Pod
 
 
 class SeenCluster(Value):
-    """`pods`: those that have a place; `waiting`: those that have none yet, the highest priority first."""
+    """`pods`: those that have a place; `waiting`: those that have none yet, the highest priority first. `budgets`: name
+    of each budget of disruption → how many of its pods may end now."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...] = ()
     waiting: tuple[Pod, ...] = ()
+    budgets: Mapping[str, int] = {}
     notes: tuple[Note, ...] = ()
 
     def build(self) -> Cluster:
@@ -37,7 +40,9 @@ class SeenCluster(Value):
         return cluster
 
 
-def read_cluster(nodes: Iterable[ApiNode], pods: Iterable[ApiPod]) -> SeenCluster:
+def read_cluster(
+    nodes: Iterable[ApiNode], pods: Iterable[ApiPod], disruption_budgets: Iterable[ApiBudget] = ()
+) -> SeenCluster:
     """What the API says. It never raises: what is not as it should be is among the notes."""
     listed, notes = list(nodes), list[Note]()
     seen, doubled = dict[str, SeenNode](), dict[str, None]()
@@ -46,13 +51,13 @@ def read_cluster(nodes: Iterable[ApiNode], pods: Iterable[ApiPod]) -> SeenCluste
             doubled[each.metadata.name] = None
         else:
             seen[each.metadata.name] = read_node(each)
-    there = _gpus_there(seen, listed)
+    there, budgets = _gpus_there(seen, listed), Budgets(disruption_budgets)
     waiting, by_node, by_peers = list[Pod](), dict[str, list[Pod]](), dict[str, Sequence[HeldGpu]]()
     names, uids, ports = set[str](), set[str](), dict[str, int]()
     for api in pods:
         if api.has_ended:
             continue
-        pod = read_pod(api, there)
+        pod = _with_budgets(read_pod(api, there), budgets.of(api), budgets.allowed)
         if pod.name in names or pod.uid in uids:
             doubled[pod.name] = None
             if pod.name in names:
@@ -85,7 +90,16 @@ def read_cluster(nodes: Iterable[ApiNode], pods: Iterable[ApiPod]) -> SeenCluste
         placed += found
         notes += said
     waiting.sort(key=lambda each: -each.priority)
-    return SeenCluster(tuple(each.node for each in seen.values()), tuple(placed), tuple(waiting), tuple(notes))
+    return SeenCluster(
+        tuple(each.node for each in seen.values()), tuple(placed), tuple(waiting), budgets.allowed, tuple(notes)
+    )
+
+
+def _with_budgets(pod: Pod, budgets: tuple[str, ...], allowed: Mapping[str, int]) -> Pod:
+    """The pod with its budgets. It cannot move while one allows no disruption, nor if it has several: such a pod is
+    never evicted (eviction.go)."""
+    stays = len(budgets) > 1 or any(not allowed[each] for each in budgets)
+    return pod.but(budgets=budgets, can_move=pod.can_move and not stays)
 
 
 def _gpus_there(seen: Mapping[str, SeenNode], nodes: Iterable[ApiNode]) -> GpusThere:

@@ -31,24 +31,26 @@ NoteCode = Literal[
     "over-held",
     "device-gone",
     "claims-unread",
+    "budgets-unread",
     "gated",
     "model-unknown",
     "node-unknown",
     "duplicate-name",
 ]
-"""`object-unreadable`: a Node or Pod is not as the API has it, and is left out. `annotation-unreadable`: the node is
-described by its labels. `held-assumed`: nobody says which GPUs some of its pods have, or not of all. `over-held`: its
-pods ask for more than there is. `device-gone`: a container holds a device that the node does not have. `claims-unread`:
-a pod has devices by claims (DRA), which are not read. `gated`: a pod waits until somebody takes its scheduling gates
-away, and is left out. `model-unknown`: nobody says of what model a node's GPUs are, and there are others; all of them
-count as one. `node-unknown`: a pod is bound to a node that was not listed. `duplicate-name`: two nodes or two
-pods have one name, and the first counts; or two pods one UID."""
+"""`object-unreadable`: a Node, a Pod or a budget of disruption is not as the API has it, and is left out.
+`annotation-unreadable`: the node is described by its labels. `held-assumed`: nobody says which GPUs some of its pods
+have, or not of all. `over-held`: its pods ask for more than there is. `device-gone`: a container holds a device that
+the node does not have. `claims-unread`: a pod has devices by claims (DRA), which are not read. `budgets-unread`: the
+user may not list budgets of disruption. `gated`: a pod waits until somebody takes its scheduling gates away, and is
+left out. `model-unknown`: nobody says of what model a node's GPUs are, and there are others; all of them count as one.
+`node-unknown`: a pod is bound to a node that was not listed. `duplicate-name`: two nodes or two pods have one name, and
+the first counts; or two pods one UID."""
 Rest = Sequence[tuple[int, GpuRequest]]
 """Of the parts of a pod's request: its place among them, and what is not known of it."""
 
 
 class Note(Value, omit_defaults=False):
-    """What is not as it should be, of a node, or of a pod "namespace/name"."""
+    """What is not as it should be, of a node, of a pod or budget "namespace/name", or of a kind of objects."""
 
     code: NoteCode
     subject: str

@@ -3,13 +3,13 @@
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
+from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.allocations import distinct_allocations
@@ -120,7 +120,7 @@ def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
     uuid = _found(before, device)
     ended = ". Its drain has ended" if _record(before, uuid).drain is not None else ""
     ask(state_dir, RestoreDevice(requested_at=boottime(), device=device))
-    with _progress() as progress:
+    with at_work("restoring") as progress:
         outcome = _outcome(state_dir, uuid, progress, ended)
     if as_json:
         _print(outcome)
@@ -250,16 +250,3 @@ def _print(value: Value) -> None:
 def _sentence(text: Text) -> Text:
     sentence = f"{text}"
     return sentence[:1].upper() + sentence[1:]
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """Says on a terminal what is waited for, in one line that goes away; elsewhere nothing."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(stderr=True, highlight=False).status("restoring") as status:
-        yield lambda text: status.update(escape(text))

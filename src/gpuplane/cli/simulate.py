@@ -6,8 +6,6 @@ The nodes and pods are those of a trace's files, or those of a cluster.
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,6 +15,7 @@ from gpuplane import files
 from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
+from gpuplane.cli.progress import progress_bar
 from gpuplane.cli.say import say, told
 from gpuplane.core.strict import InvalidInput, did_you_mean
 from gpuplane.core.text import format_count, format_json, join_first_names
@@ -291,7 +290,7 @@ def play(
     asks = [Ask(policy, seed, scenario) for policy in policies for seed in seeds]
     searches = len(seeds) * (len(policies) - 1) if fewer else 0
     count = min(processes or cores(), len(asks))
-    with _progress(len(asks) + searches) as done, workers(trace, count) as them:
+    with progress_bar("runs", len(asks) + searches) as done, workers(trace, count) as them:
         runs = [each.run for each in them.answers(asks, done) if each.run is not None]
         found = dict[str, list[float | None]]()
         if fewer:
@@ -300,18 +299,3 @@ def play(
             for ask, each in zip(asks, them.answers(asks, done), strict=True):
                 found.setdefault(ask.policy, []).append(each.fewer)
     return report(trace.nodes, trace.pods, scenario, runs, found if fewer else None)
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, which goes away; what is given is called at each run that is done."""
-    if not sys.stderr.isatty():
-        yield lambda: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("runs"), BarColumn(None), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("runs", total=total)
-        yield lambda: bar.advance(task)

@@ -12,6 +12,7 @@ import click
 from gpuplane import files
 from gpuplane.cli import options
 from gpuplane.cli.options import PATH
+from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say, told
 from gpuplane.core.strict import InvalidInput
 from gpuplane.core.text import clip, escape_unprintable
@@ -49,10 +50,11 @@ def read(kubeconfig: Path | None, saved: Path | None, unsaid: Container[str] = (
 
     usual = Path.home() / USUAL
     try:
-        if saved is not None:
-            found = read_saved(files.read(saved, MAX_BYTES), str(saved))
-        else:
-            found = asyncio.run(list_cluster(usual if kubeconfig is None and usual.is_file() else kubeconfig))
+        with at_work("reading nodes and pods"):
+            if saved is not None:
+                found = read_saved(files.read(saved, MAX_BYTES), str(saved))
+            else:
+                found = asyncio.run(list_cluster(usual if kubeconfig is None and usual.is_file() else kubeconfig))
     except (ClusterUnavailable, InvalidInput) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:

@@ -9,6 +9,7 @@ import click
 
 from gpuplane.cli.options import as_json
 from gpuplane.cli.placement.cluster import config, is_terminal, kubeconfig, read, read_config, saved, write_rows
+from gpuplane.cli.progress import progress_bar
 from gpuplane.cli.say import say
 from gpuplane.core.text import format_count, format_json
 
@@ -75,7 +76,8 @@ def command(
     if node and node not in {each.name for each in seen.nodes}:
         raise click.ClickException(f"there is no node {node!r}")
     try:
-        shown = show_waiting(seen, configured, pod, node)
+        with progress_bar("pods", len(seen.waiting)) as done:
+            shown = show_waiting(seen, configured, pod, node, done)
     except PodUnknown:
         raise click.ClickException(f"pod {pod!r} is neither running nor waiting: write NAMESPACE/POD") from None
     if as_json:

@@ -19,6 +19,7 @@ from gpuplane.cli.placement.cluster import (
     saved,
     write_rows,
 )
+from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say
 from gpuplane.core.text import format_count, format_json
 
@@ -68,7 +69,8 @@ def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Pat
     from gpuplane.placement.kubernetes.answers import movable, show_plan
 
     most = int(moves) if moves.isdecimal() else -(-len(movable(seen)) * int(moves[:-1]) // 100)
-    shown = show_plan(seen, configured, most)
+    with at_work("planning moves"):
+        shown = show_plan(seen, configured, most)
     if as_json:
         sys.stdout.buffer.write(format_json(shown))
         return

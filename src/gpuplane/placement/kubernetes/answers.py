@@ -3,7 +3,7 @@
 Both expect the requests that the cluster's own pods make, beside those of the configuration.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -162,12 +162,18 @@ def show_plan(seen: SeenCluster, config: PlacementConfig, most: int) -> PlanShow
     )
 
 
-def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", node: str = "") -> list[PodShown]:
+def show_waiting(
+    seen: SeenCluster,
+    config: PlacementConfig,
+    only: str = "",
+    node: str = "",
+    done: Callable[[], None] = lambda: None,
+) -> list[PodShown]:
     """The decisions about all pods that wait, in their order: each sees those before it in their places, and what these
     preempt as gone.
 
     `only`: about this pod "namespace/name" alone. If it runs, as if it came now. `node`: with the GPUs of this node.
-    Raises PodUnknown, and KeyError where there is no such node.
+    `done` is called at each decision. Raises PodUnknown, and KeyError where there is no such node.
     """
     cluster, running, budgets = seen.build(), {each.name: each for each in seen.pods if each.uid}, dict(seen.budgets)
     engine = Engine(cluster, make_policy(config.policy, _workload(config, running.values(), seen.waiting)))
@@ -190,6 +196,7 @@ def show_waiting(seen: SeenCluster, config: PlacementConfig, only: str = "", nod
         decided = known[alike] = known.get(alike) or explain(engine, each, placed.values(), empty, budgets)
         if each.name == only or not only:
             found.append(_shown_pod(cluster, each, decided, [*placed.values()], node, budgets, waiting))
+        done()
         if each.name == only:
             break
         if (place := decided.preemption) is not None:

@@ -286,7 +286,7 @@ async def test_a_look_shows_the_change_before_it_is_said_and_a_new_version_keeps
 
         async def until(kind: type) -> object:
             nonlocal machine
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 async for fact in facts:
                     machine = fact.machine if isinstance(fact, MachineObserved) else machine
                     if isinstance(fact, kind):
@@ -325,7 +325,7 @@ async def test_a_call_that_fails(effect: str, error: str, problem: str, is_made:
     failure = f"{{effect: {effect}, call: nvmlDeviceSetMigMode, gpu: 1{f', error: {error}' if error else ''}}}"
     hardware = Described(aiter(File(f"{FILE}failures: [{failure}]\n")), "m.yaml")
     machine, told = Machine(), None
-    async with aclosing(hardware.facts()) as facts, asyncio.timeout(10):
+    async with aclosing(hardware.facts()) as facts, asyncio.timeout(60):
         async for fact in facts:
             if isinstance(fact, MachineObserved):
                 machine = fact.machine

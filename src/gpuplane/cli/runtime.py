@@ -101,7 +101,7 @@ def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     "--drop-in-config",
     default="",
     metavar="FILE",
-    help="Write the change into this file, which the configuration file imports.",
+    help="Write the change into this file, and import it if no file does.",
 )
 @click.option("--cdi-dir", default="/var/run/cdi", show_default=True, metavar="DIR", help="The agent's CDI directory.")
 @click.option(

@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -109,13 +110,56 @@ def test_a_drop_in_that_is_asked_for(tmp_path: Path, golden: Golden) -> None:
     file = node(tmp_path, f"version = 3\nIMPORTS\n{NEW}enable_cdi = false\n")
     drop_in = tmp_path / "conf.d" / "99-gpuplane.toml"
 
-    with unchanged(tmp_path):
-        golden(configured(file, "2.1.0", "--drop-in-config", tmp_path / "elsewhere.toml"), "not imported")
     golden(configured(file, "2.1.0", "--drop-in-config", drop_in), "a new file")
     assert drop_in.read_text() == f"version = 3\n\n{NEW}  enable_cdi = true\n"
 
     (tmp_path / "conf.d" / "99-later.toml").write_text(f"{NEW}enable_cdi = false\n")
     golden(configured(file, "2.1.0", "--drop-in-config", drop_in), "not read last")
+
+
+IMPORTS = [
+    ("", "", "2.1.0"),
+    ("no imports", "version = 2\n\n[debug]\n  level = 'info'\n", "1.7.24"),
+    ("other imports", 'version = 3\nimports = ["/etc/none/*.toml"] # ours\n', "2.1.0"),
+    ("comments alone", "# nothing\n# else\n", "1.7.24"),
+    ("no first key", '[plugins."io.containerd.cri.v1.runtime"]\n', "2.1.0"),
+]
+
+
+@pytest.mark.parametrize(("case", "main", "version"), IMPORTS)
+def test_a_drop_in_that_is_not_imported_is_imported(case: str, main: str, version: str, tmp_path: Path) -> None:
+    """As nvidia-ctk does, by a pattern: containerd starts without the drop-in, too. --undo gives both back."""
+    file, drop_in = tmp_path / "config.toml", tmp_path / "new.d" / "99-gpuplane.toml"
+    if case:
+        file.write_text(main)
+    asked = ("--drop-in-config", drop_in, "--cdi-dir", "/opt/cdi")
+    assert changed(file, version, *asked) == ["config.toml", "99-gpuplane.toml"], case
+
+    read = tomllib.loads(file.read_text())
+    assert read["imports"][-1] == f"{tmp_path}/new.d/*.toml"
+    assert "/opt/cdi" in drop_in.read_text()
+    assert len(file.read_text().splitlines()) <= len(main.splitlines()) + 2
+    assert changed(file, version, *asked) == []
+
+    run("containerd", "--undo", "--state-dir", tmp_path / "state")
+    assert not drop_in.exists()
+    assert (file.read_text() if case else file.exists()) == (main if case else False)
+
+
+def test_a_pattern_that_would_import_more_than_the_drop_in_is_refused(tmp_path: Path, golden: Golden) -> None:
+    """What was never read would suddenly count. So would a name that is not for TOML, and a base of unknown imports."""
+    file, folder = tmp_path / "config.toml", tmp_path / "conf.d"
+    file.write_text(f"version = 3\n{NEW}enable_cdi = false\n")
+    folder.mkdir()
+    (folder / "old.toml").write_text("root = '/elsewhere'\n")
+    template = tmp_path / "config-v3.toml.tmpl"
+    template.write_text('{{ template "base" . }}\n')
+
+    with unchanged(tmp_path):
+        golden(configured(file, "2.1.0", "--drop-in-config", folder / "99.toml"), "another file")
+        golden(configured(file, "2.1.0", "--drop-in-config", tmp_path / "new.d" / "99.conf"), "another name")
+        asked = ("--drop-in-config", tmp_path / "new.d" / "99.toml", "--cdi-dir", "/opt/cdi")
+        golden(configured(template, "2.1.0", *asked), "base")
 
 
 def test_before_2_0_a_drop_in_that_would_undo_the_rest_is_refused(tmp_path: Path, golden: Golden) -> None:

@@ -13,14 +13,16 @@ How containerd reads its files (its docs/cri/config.md and the loader of each ve
 import posixpath
 from typing import Any
 
+from gpuplane.core.runtimes import tomltext
 from gpuplane.core.runtimes.containerdconfig import (
     CONTAINERD_VERSION_2,
     CRI_PLUGIN_BY_VERSION,
     ParsedConfig,
+    extends_base,
     location_of_key,
     parse_files,
 )
-from gpuplane.core.runtimes.distributions import Distribution, template_extends_base
+from gpuplane.core.runtimes.distributions import Distribution
 from gpuplane.core.runtimes.plan import (
     DEFAULT_SPEC_DIRECTORIES,
     ConfigChangePlan,
@@ -49,11 +51,15 @@ def plan_changes(
     version: Version | None,
     spec_directory: str,
     drop_in_path: str = "",
+    missing_import: str = "",
     generated_by: Distribution | None = None,
 ) -> ConfigChangePlan:
     """What to change. Raises InvalidInput.
 
     `config_files`: in the order in which containerd reads them, the main file first.
+
+    `drop_in_path`: the one of them to write into; "" for the file that decides each key. `missing_import`: what the
+    main file has to import so that containerd reads it; "" if that is so.
 
     `generated_by`: the distribution that overwrites the main file at each start; None if none does, or if the first of
     `config_files` is its template.
@@ -71,10 +77,11 @@ def plan_changes(
         else _needed_settings_if_files_replace(files, version, spec_directory)
     )
     target = _find_requested_drop_in(needed, files, is_merged, drop_in_path)
-    if generated_by is not None and any((target or deciding_file) is files[0] for deciding_file, _, _ in needed):
+    edits = _edits(needed, target, files, missing_import)
+    if generated_by is not None and files[0].source.path in edits:
         raise _change_would_be_lost_error(generated_by, files[0], needed)
     return ConfigChangePlan(
-        why, _file_changes(needed, target, files), (*_disabled_cri_notes(files), *_version_notes(version, is_merged))
+        why, _file_changes(edits, files), (*_disabled_cri_notes(files), *_version_notes(version, is_merged))
     )
 
 
@@ -142,17 +149,7 @@ def _find_requested_drop_in(
     """The drop-in to write the keys into; None if each key goes into the file that decides it."""
     if not drop_in_path or not needed:
         return None
-    target = next((each for each in files if each.source.path == drop_in_path), None)
-    if target is None:
-        main = files[0].source.path
-        raise InvalidInput(
-            [
-                (
-                    f"{main} does not import {drop_in_path}: add {drop_in_path} to the imports of {main}, or run "
-                    "without --drop-in-config"
-                )
-            ]
-        )
+    target = next(each for each in files if each.source.path == drop_in_path)
     for deciding_file, key, _ in needed:
         if deciding_file is target or deciding_file.cri_table is None:
             continue
@@ -167,22 +164,37 @@ def _find_requested_drop_in(
     return target
 
 
-def _file_changes(
-    needed: list[NeededSetting], target: ParsedConfig | None, files: list[ParsedConfig]
-) -> tuple[FileChange, ...]:
-    edits: dict[str, list[SettingEdit]] = {}
+def _edits(
+    needed: list[NeededSetting], target: ParsedConfig | None, files: list[ParsedConfig], missing_import: str
+) -> dict[str, tuple[SettingEdit, ...]]:
+    """The edits of each file (path → edits). Raises InvalidInput if a template has no place for them."""
+    edits: dict[str, tuple[SettingEdit, ...]] = {}
     for deciding_file, key, value in needed:
         file = target or deciding_file
-        if file.cri_table is None and template_extends_base(decode_text(file.source)):
-            text = (
-                'extends the template "base", which already has the CRI plugin\'s table; TOML allows a table only once'
-            )
-            raise InvalidInput([f"{file.source.path}: {text}: write the whole configuration into this file instead"])
-        edits.setdefault(file.source.path, []).append(SettingEdit(file.cri_key_path(key), value))
+        path = file.cri_key_path(key)
+        if extends_base(file.source) and not tomltext.has_place_for(decode_text(file.source), path, file.source.path):
+            raise _base_has_it_error(file, "the CRI plugin's table; TOML allows a table only once")
+        edits[file.source.path] = (*edits.get(file.source.path, ()), SettingEdit(path, value))
+    if needed and missing_import:
+        main = files[0]
+        if extends_base(main.source):
+            raise _base_has_it_error(main, f"keys before its tables; {missing_import} cannot be added to its imports")
+        present = main.content.get("imports", ())  # a list of texts: the files were found by it
+        edit = SettingEdit(("imports",), (*present, missing_import))
+        edits[main.source.path] = (edit, *edits.get(main.source.path, ()))
+    return edits
+
+
+def _base_has_it_error(file: ParsedConfig, what: str) -> InvalidInput:
+    text = f'{file.source.path}: extends the template "base", which already has {what}'
+    return InvalidInput([f"{text}: write the whole configuration into this file instead"])
+
+
+def _file_changes(edits: dict[str, tuple[SettingEdit, ...]], files: list[ParsedConfig]) -> tuple[FileChange, ...]:
     number = files[0].config_version
     header = f"version = {number}\n" if number > 1 else ""
     return tuple(
-        apply_edits("containerd", each.source, tuple(edits[each.source.path]), header)
+        apply_edits("containerd", each.source, edits[each.source.path], header)
         for each in files
         if each.source.path in edits
     )

@@ -7,8 +7,7 @@ containerd 2.0 one version applies to all files: the last one given. Since 2.0 e
 import posixpath
 from typing import Any
 
-from gpuplane.core.runtimes import tomltext
-from gpuplane.core.runtimes.distributions import config_version_of_base_template, template_extends_base
+from gpuplane.core.runtimes import templates, tomltext
 from gpuplane.core.runtimes.plan import RuntimeConfigFileContent, Version, decode_text, format_version
 from gpuplane.core.strict import InvalidInput
 from gpuplane.model.value import Value
@@ -46,7 +45,12 @@ class ParsedConfig(Value):
 
 def location_of_key(source: RuntimeConfigFileContent, *path: str) -> str:
     """The place of an existing key, as file:line."""
-    return f"{source.path}:{tomltext.line_of(decode_text(source), path)}"
+    return f"{source.path}:{tomltext.line_of(decode_text(source), path, source.path)}"
+
+
+def extends_base(source: RuntimeConfigFileContent) -> bool:
+    """Whether a file is a template that includes the distribution's own, which has the CRI plugin's table."""
+    return templates.extends_base(decode_text(source), source.path)
 
 
 def import_patterns(source: RuntimeConfigFileContent, version: Version | None) -> tuple[str, ...]:
@@ -78,8 +82,8 @@ def parse_files(sources: tuple[RuntimeConfigFileContent, ...], version: Version 
     if errors:
         raise InvalidInput(errors)
     numbers = [int(each.get("version", 0)) for each in contents]
-    if template_extends_base(decode_text(sources[0])):
-        numbers[0] = numbers[0] or config_version_of_base_template(sources[0].path)
+    if extends_base(sources[0]):
+        numbers[0] = numbers[0] or templates.config_version_of_base(sources[0].path)
     if version is None or version < CONTAINERD_VERSION_2:
         last = next((number for number in reversed(numbers) if number), 1 if any(contents) else 2)
         numbers = [last for _ in numbers]

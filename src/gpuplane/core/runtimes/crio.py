@@ -82,4 +82,4 @@ def _files_with_spec_dirs(sources: tuple[RuntimeConfigFileContent, ...]) -> list
 
 
 def _location_of_spec_dirs(source: RuntimeConfigFileContent) -> str:
-    return f"{source.path}:{tomltext.line_of(decode_text(source), SPEC_DIRS_KEY)}"
+    return f"{source.path}:{tomltext.line_of(decode_text(source), SPEC_DIRS_KEY, source.path)}"

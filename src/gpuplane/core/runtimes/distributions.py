@@ -4,7 +4,6 @@ A change in the generated file is lost at the next start. It belongs in the temp
 """
 
 import posixpath
-import re
 from collections.abc import Collection
 
 from gpuplane.model.value import Value
@@ -86,13 +85,3 @@ def find_template(distribution: Distribution, path: str, config_version: int, ex
         if fits and (found := posixpath.join(posixpath.dirname(path), name)) in existing_files:
             return found
     return ""
-
-
-def template_extends_base(text: str) -> bool:
-    """Whether a template extends the distribution's own, which already has the CRI plugin's table."""
-    return re.search(r'\{\{-?\s*template\s+"base"', text) is not None
-
-
-def config_version_of_base_template(path: str) -> int:
-    """The version of the configuration in the distribution's own template, which the template at a path extends."""
-    return 3 if "-v3." in posixpath.basename(path) else 2

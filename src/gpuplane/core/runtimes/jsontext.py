@@ -5,6 +5,7 @@ Python's own scanner says where each value ends, and the text is changed only th
 
 import json
 import re
+from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -32,6 +33,8 @@ def parse(text: str, file: str) -> dict[str, Any]:
         found = json.loads(bare, object_pairs_hook=lambda pairs: _reject_duplicates(pairs, file))
     except json.JSONDecodeError as error:
         raise InvalidInput([f"{file}:{error.lineno}: is not JSON: {error.msg}"]) from None
+    except ValueError:
+        raise InvalidInput([f"{file}: is not JSON: a number has too many digits"]) from None
     except RecursionError:
         raise InvalidInput([f"{file}: is nested too deeply"]) from None
     if not isinstance(found, dict):
@@ -42,8 +45,8 @@ def parse(text: str, file: str) -> dict[str, Any]:
 def _reject_duplicates(pairs: list[tuple[str, Any]], file: str) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise InvalidInput([f"{file}: {next(name for name in names if names.count(name) > 1)!r} appears twice"])
+        ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
+        raise InvalidInput([f"{file}: {name!r} appears twice"])
     return found
 
 

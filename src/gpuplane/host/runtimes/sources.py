@@ -1,8 +1,9 @@
 """A runtime's configuration as it lies on this node, in the order in which the runtime reads it."""
 
 import asyncio
+import glob
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 
@@ -22,6 +23,10 @@ RESTARTS = {
 }
 PATIENCE = 5.0
 """Seconds that a program may take to say its version."""
+
+
+MOST_FILES, MOST_BYTES, MOST_PATTERN_DEPTH = 256, 256 << 10, 2
+"""What is read of a runtime's configuration: files, bytes of all of them, and directories of a pattern with stars."""
 
 
 class Failed(Exception):
@@ -110,8 +115,10 @@ def _containerd(wish: Wish) -> Judged:
         if found:
             notes = (f"{path} is generated from {found} by {by.name} at each start, so {found} is the file to change",)
             main = _read(found)
-    sources = _with_imports(main, number, wish.drop_in)
-    plan = containerd.plan_changes(sources, number, wish.directory, wish.drop_in, None if notes else by)
+    sources, missing = _with_drop_in(main, number, wish.drop_in)
+    plan = containerd.plan_changes(
+        sources, number, wish.directory, wish.drop_in, missing, generated_by=None if notes else by
+    )
     return Judged(plan.but(notes=(*notes, *plan.notes)), number, by.restart_command if by else RESTARTS["containerd"])
 
 
@@ -122,31 +129,75 @@ def _main() -> str:
     return found[0] if len(found) == 1 and not Path(CONTAINERD).exists() else CONTAINERD
 
 
-def _with_imports(
+def _with_drop_in(
     main: RuntimeConfigFileContent, number: Version | None, drop_in: str
+) -> tuple[tuple[RuntimeConfigFileContent, ...], str]:
+    """The files in containerd's order, and what the main file has to import so that the drop-in is one of them.
+
+    That is a pattern, as nvidia-ctk writes it: containerd does not start without a file that is imported by its name,
+    and a drop-in may be removed by hand. Raises Failed and InvalidInput.
+    """
+    sources = _with_imports(main, number, drop_in)
+    if not drop_in or any(each.path == drop_in for each in sources):
+        return sources, ""
+    pattern = str(PurePath(drop_in).with_name("*.toml"))
+    if not drop_in.endswith(".toml"):
+        raise Failed(f"{drop_in}: {main.path} does not import it: give it a name that ends in .toml")
+    with_pattern = _with_imports(main, number, drop_in, pattern)
+    if others := [each.path for each in with_pattern if each not in sources and each.path != drop_in]:
+        raise Failed(
+            f"{main.path} does not import {drop_in}, and with {pattern} it would import {', '.join(others)}, too: "
+            f"add what it shall import to imports of {main.path}, or choose another directory"
+        )
+    return with_pattern, pattern
+
+
+def _with_imports(
+    main: RuntimeConfigFileContent, number: Version | None, drop_in: str, *more_patterns: str
 ) -> tuple[RuntimeConfigFileContent, ...]:
-    """The files in containerd's order: the main file, what it imports, what that imports. Raises Failed and Invalid."""
-    sources: dict[str, RuntimeConfigFileContent] = {}
-    pending = [main]
-    while pending:
-        source = pending.pop(0)
-        if source.path in sources:
-            continue
-        sources[source.path] = source
-        for pattern in containerdconfig.import_patterns(source, number):
-            for path in _matches(pattern, drop_in):
-                found = _read(path)
-                if found.data is None and path != drop_in:
+    """The files in containerd's order: the main file, what it imports, what that imports. Raises Failed and Invalid.
+
+    `more_patterns`: what the main file imports besides what it says. Nobody has so many files: the limits are for a
+    pattern that matches too much, and for files that import each other.
+    """
+    sources = {main.path: main}
+    found: dict[str, list[str]] = {}
+    for source in (pending := [main]):
+        for pattern in (*containerdconfig.import_patterns(source, number), *(more_patterns if source is main else ())):
+            if pattern not in found:
+                found[pattern] = _matches(pattern, drop_in)
+                _require_few(sources, found, main.path)
+            for path in found[pattern]:
+                if path in sources:
+                    continue
+                sources[path] = _read(path)
+                if sources[path].data is None and path != drop_in:
                     raise Failed(f"{path}: is imported by {source.path}, but does not exist")
-                pending.append(found)
+                pending.append(sources[path])
+                _require_few(sources, found, main.path)
     return tuple(sources.values())
 
 
+def _require_few(sources: dict[str, RuntimeConfigFileContent], patterns: Collection[str], main: str) -> None:
+    """Raises Failed where a file imports more than is read."""
+    size = sum(len(each.data or b"") for each in sources.values())
+    if max(len(sources), len(patterns)) > MOST_FILES or size > MOST_BYTES:
+        raise Failed(
+            f"{main}: it and what it imports are more than {MOST_FILES} files or {MOST_BYTES >> 10} KiB: "
+            "see what imports so many, and make its pattern narrower"
+        )
+
+
 def _matches(pattern: str, drop_in: str) -> list[str]:
-    """The files of a pattern, with the one that is to come."""
+    """The files of a pattern, with the one that is to come. As in Go's filepath.Glob, two stars mean the same as one.
+
+    Raises Failed for a pattern with so many stars that it walks whole trees.
+    """
     if "*" not in pattern:
         return [pattern]
-    found = {str(each) for each in Path("/").glob(pattern.lstrip("/"))}
+    if sum("*" in part for part in pattern.split("/")) > MOST_PATTERN_DEPTH:
+        raise Failed(f"imports {pattern}: has stars in more than {MOST_PATTERN_DEPTH} directories: name them")
+    found = glob.glob(pattern, include_hidden=True)  # noqa: PTH207  (pathlib's would walk a tree for two stars)
     return sorted({*found, drop_in} if drop_in and PurePath(drop_in).match(pattern) else found)
 
 
@@ -173,6 +224,6 @@ def _read(path: str) -> RuntimeConfigFileContent:
     """A file; without data where there is none. Raises Failed."""
     with told(path):
         try:
-            return RuntimeConfigFileContent(path, read(path))
+            return RuntimeConfigFileContent(path, read(path, MOST_BYTES))
         except FileNotFoundError:
             return RuntimeConfigFileContent(path, None)

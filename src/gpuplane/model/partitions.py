@@ -155,12 +155,15 @@ PartitionChange = (
     SetMigMode | ResetGpu | CreateGpuInstance | DestroyGpuInstance | CreateComputeInstance | DestroyComputeInstance
 )
 
-ChangeProblem = Literal["", "in-use", "insufficient-resources", "not-supported", "no-permission", "gone", "failed"]
+ChangeProblem = Literal[
+    "", "in-use", "insufficient-resources", "not-supported", "no-permission", "gone", "failed", "no-progress"
+]
 """Why a change was not made, for programs.
 
 in-use: somebody has the GPU or the instance open. insufficient-resources: the driver has no place for it.
 not-supported: this GPU, or who manages it, does not allow it: a read-only InfoROM, the host of virtual GPUs. gone: the
 GPU, or the instance, is not there, or is another one. failed: anything else, which may be better the next time.
+no-progress: it was made, and so were so many others that the layout should be there long since.
 """
 
 
@@ -190,6 +193,7 @@ class GpuPartitionState(Value):
     withdrawn_at: float = 0.0  # since when all of them are
     last_change: PartitionChange | None = None
     changed_at: float = 0.0
+    changes_made: int = 0  # since the request, or since the last try of it
     pending: bool = False
     outcome_unknown: bool = False  # the last change broke off: it may have been made
     failed_tries: int = 0

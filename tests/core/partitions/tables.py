@@ -59,7 +59,10 @@ def by_id(profiles: Profiles) -> dict[int, GpuInstanceProfile]:
 
 
 def can_exist(profiles: Profiles, layout: Collection[Placement]) -> bool:
-    """Whether these instances can be there together: no memory slice twice, no profile too often, one `+me`."""
+    """Whether these instances can be there together: no memory slice twice, no profile too often, one `+me`.
+
+    Beside one that has all media engines (`+me.all`), the others are without (`-me`).
+    """
     known = by_id(profiles)
     taken = [slice for id, start in layout for slice in range(start, start + known[id].size)]
     counts = Counter(id for id, _ in layout)
@@ -67,6 +70,8 @@ def can_exist(profiles: Profiles, layout: Collection[Placement]) -> bool:
         len(taken) == len(set(taken))
         and all(counts[id] <= known[id].count for id in counts)
         and sum(known[id].name.endswith("+me") for id, _ in layout) <= 1
+        and sum(not known[id].name.endswith("-me") for id, _ in layout)
+        <= (1 if any(known[id].name.endswith("+me.all") for id, _ in layout) else 8)
     )
 
 

@@ -12,7 +12,7 @@ from gpuplane.model.machine import Gpu, Mig
 from gpuplane.model.partitions import GpuLayout
 from tests.core.partitions.tables import FOUR, SEVEN
 
-GUIDE = {  # PCI device → what mig-parted's default configuration has for it: profile → the most of it
+GUIDE = {  # PCI device → what mig-parted's default configuration (of 2BB3: the guide) has for it, and the most of each
     "20B0": "1g.5gb 7, 1g.5gb+me 1, 1g.10gb 4, 2g.10gb 3, 3g.20gb 2, 4g.20gb 1, 7g.40gb 1",
     "20B2": "1g.10gb 7, 1g.10gb+me 1, 1g.20gb 4, 2g.20gb 3, 3g.40gb 2, 4g.40gb 1, 7g.80gb 1",
     "2330": "1g.10gb 7, 1g.10gb+me 1, 1g.20gb 4, 2g.20gb 3, 3g.40gb 2, 4g.40gb 1, 7g.80gb 1",
@@ -25,6 +25,7 @@ GUIDE = {  # PCI device → what mig-parted's default configuration has for it: 
     "3182": "1g.34gb 7, 1g.34gb+me 1, 1g.67gb 4, 2g.67gb 3, 3g.135gb 2, 4g.135gb 1, 7g.269gb 1",
     "31C2": "1g.35gb 7, 1g.35gb+me 1, 1g.70gb 4, 2g.70gb 3, 3g.139gb 2, 4g.139gb 1, 7g.278gb 1",
     "20B7": "1g.6gb 4, 1g.6gb+me 1, 2g.12gb 2, 2g.12gb+me 1, 4g.24gb 1",
+    "2BB3": "1g.12gb 1, 1g.12gb+me 1, 1g.12gb+gfx 1, 1g.12gb-me 3, 2g.24gb-me 1, 4g.48gb 1, 4g.48gb+gfx 1",
     "2BB5": "1g.24gb 4, 1g.24gb+gfx 4, 1g.24gb+me 1, 1g.24gb+me.all 1, 1g.24gb-me 4, 2g.48gb 2, 2g.48gb+gfx 2, "
     "2g.48gb+me.all 1, 2g.48gb-me 2, 4g.96gb 1, 4g.96gb+gfx 1",
 }
@@ -56,7 +57,7 @@ def test_the_placements_are_the_guides() -> None:
         ours = {each.name: (each.starts, each.size, each.slices) for each in profiles_of(gpu(device))}
         assert ours == {each.name: (each.starts, each.size, each.slices) for each in table}
     assert {card.name for card in cards() if not card.is_verified} == {
-        "B200", "GB200", "B300", "GB300", "RTX PRO 6000 Blackwell 96GB",
+        "B200", "GB200", "B300", "GB300", "RTX PRO 5000 Blackwell 48GB", "RTX PRO 6000 Blackwell 96GB",
     }  # fmt: skip
 
 
@@ -75,8 +76,10 @@ def test_a_card_is_known_by_its_model_where_its_address_is_not_told() -> None:
 def test_every_generated_configuration_can_be(card: Card) -> None:
     """On an empty card; each profile at its most."""
     found = generated_configs([gpu(card.device_ids[0])])
-    assert {"all-disabled", "all-enabled", "all-balanced"} < found.keys()
-    assert len(found) == 3 + len(card.profiles)
+    assert {"all-disabled", "all-enabled"} < found.keys()
+    has_balanced = card.device_ids[0] != "2BB3"  # its only 2g is without media engines
+    assert ("all-balanced" in found) == has_balanced
+    assert len(found) == 2 + has_balanced + len(card.profiles)
     assert not any("+" in name for name in found)
     for [entry] in found.values():
         assert entry.device_filters == ()
@@ -92,6 +95,19 @@ def test_all_balanced() -> None:
 
     assert seven.mig_devices == {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}
     assert four.mig_devices == {"1g.6gb": 2, "2g.12gb": 1}
+
+
+@pytest.mark.parametrize("kept", ["1g.10gb 4g.40gb", "1g.10gb 2g.20gb 7g.80gb", "7g.80gb", "3g.40gb+me 1g.10gb-me"])
+def test_a_card_without_a_base_profile_has_no_balanced_configuration(kept: str) -> None:
+    """A driver may tell any profiles: each has its configuration, and nothing else suffers."""
+    known = {each.name: each for each in SEVEN}
+    profiles = tuple(known[re.split("[+-]", name)[0]].but(name=name) for name in kept.split())
+    found = generated_configs([Gpu(index=0, uuid="GPU-0", mig=Mig(profiles=profiles))])
+
+    unnamed = generated_configs([Gpu(index=0, uuid="GPU-0", mig=Mig(profiles=(profiles[0].but(name="1g.0gb"),)))])
+
+    assert unnamed.keys() == {"all-disabled", "all-enabled"}
+    assert found.keys() == {"all-disabled", "all-enabled", *(f"all-{name.replace('+', '.')}" for name in kept.split())}
 
 
 def test_gpus_whose_ids_are_not_told_are_named_by_index() -> None:

@@ -48,11 +48,11 @@ def test_the_parts_of_a_name(name: str, compute: int | None, slices: int, gigaby
 @pytest.mark.parametrize(
     "name",
     ["", "1g", "1g.10", "g.10gb", "0g.10gb", "1g.010gb", "1G.10GB", "1g.10gb+", "1g.10gb+xx", "4c.3g.40gb", "1g.10gb ",
-     "1g.10gb+me,", "١g.10gb", "1g.10gb\n"],
+     "1g.10gb+me,", "١g.10gb", "1g.10gb\n", "1c.1g.5gb+me-me"],
 )  # fmt: skip
 def test_what_is_no_name(name: str) -> None:
     """It is refused, with an example."""
-    with pytest.raises(ValueError, match=r"1g\.10gb|known|does not fit"):
+    with pytest.raises(ValueError, match=r"1g\.10gb|known|does not fit|at once"):
         parse_profile(name)
 
 

@@ -4,6 +4,8 @@ import os
 
 import pytest
 
+from gpuplane.core.partitions.gpuplan import current_layout, plan_gpu
+from gpuplane.core.partitions.holders import HeldParts
 from gpuplane.model.facts import MachineObserved, PartitionChangeFinished
 from gpuplane.model.machine import GpuProcess, MachineFile
 from gpuplane.model.partitions import (
@@ -11,6 +13,7 @@ from gpuplane.model.partitions import (
     CreateGpuInstance,
     DestroyComputeInstance,
     DestroyGpuInstance,
+    GpuLayout,
     PartitionChange,
     ResetGpu,
     SetMigMode,
@@ -130,3 +133,24 @@ async def test_an_ampere_is_reset_by_nvidia_smi(watch: Watched) -> None:
     assert sum(isinstance(each, MachineObserved) for each in watch.facts) > looks
     assert (await made(watch, AMPERE, CreateGpuInstance(0, 0))).failure == ""
     assert watch.codes() == [[], []]
+
+
+@pytest.mark.parametrize(
+    "devices", [{"2c.4g.40gb": 2}, {"3c.7g.80gb": 2, "1c.7g.80gb": 1}, {"1c.3g.40gb": 2, "2c.3g.40gb": 2}]
+)
+async def test_layouts_of_several_compute_instances_are_reached(watch: Watched, devices: dict[str, int]) -> None:
+    """Planned anew after each look; each change makes an instance that stays."""
+    await made(watch, HOPPER, ON)
+    layout, changes = GpuLayout(mig_enabled=True, mig_devices=devices, replaces_foreign=True), 0
+    while True:
+        gpu = watch.node.snapshot.gpu(HOPPER)
+        assert gpu is not None
+        plan = plan_gpu(gpu, layout, HeldParts(), ())
+        if plan.is_done:
+            break
+        changes += 1
+        assert (await made(watch, HOPPER, plan.changes[0])).failure == ""
+        assert changes < 20
+
+    assert current_layout(gpu).mig_devices == devices
+    assert changes == len(gpu.gpu_instances) + sum(devices.values())

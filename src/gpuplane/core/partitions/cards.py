@@ -50,6 +50,15 @@ FOUR_SLICES_WITH_GRAPHICS: tuple[tuple[str, int, int, int, tuple[int, ...], int]
     ("4g", 0, 4, 4, (0,), 1),
     ("4g+gfx", 32, 4, 4, (0,), 1),
 )
+FOUR_SLICES_WITH_ONE_ENGINE: tuple[tuple[str, int, int, int, tuple[int, ...], int], ...] = (
+    ("1g", 14, 1, 1, (0, 1, 2, 3), 1),
+    ("1g+me", 21, 1, 1, (0, 1, 2, 3), 1),
+    ("1g+gfx", 47, 1, 1, (0, 1, 2, 3), 1),
+    ("1g-me", 67, 1, 1, (0, 1, 2, 3), 3),
+    ("2g-me", 66, 2, 2, (0, 2), 1),
+    ("4g", 0, 4, 4, (0,), 1),
+    ("4g+gfx", 32, 4, 4, (0,), 1),
+)
 
 MEMORY_MIB = {
     "A100 40GB": {1: 4864, 2: 9856, 4: 19968, 8: 40192},
@@ -75,7 +84,8 @@ _TABLE: tuple[tuple[str, str, str, str, int], ...] = (
     ("B300", "3182", "34 67 67 135 135 269", "unverified", 275040),
     ("GB300", "31C2", "35 70 70 139 139 278", "unverified", 284208),
     ("A30 24GB", "20B7", "6 12 24", "", 24576),
-    ("RTX PRO 6000 Blackwell 96GB", "2BB5", "24 48 96", "unverified graphics", 97887),
+    ("RTX PRO 5000 Blackwell 48GB", "2BB3", "12 24 48", "unverified one-engine", 48935),
+    ("RTX PRO 6000 Blackwell 96GB", "2BB5 2BB1 2BB4", "24 48 96", "unverified graphics", 97887),
 )
 
 EXPORTED = {"A800": "A100", "H800": "H100"}
@@ -105,19 +115,18 @@ def cards() -> tuple[Card, ...]:
             name=name,
             device_ids=tuple(ids.split()),
             memory_mib=memory,
-            profiles=tuple(_profiles(name, gigabytes.split(), memory, has_graphics="graphics" in remarks)),
+            profiles=tuple(_profiles(name, gigabytes.split(), memory, remarks)),
             is_verified="unverified" not in remarks,
         )
         for name, ids, gigabytes, remarks, memory in _TABLE
     )
 
 
-def _profiles(card: str, gigabytes: list[str], memory_mib: int, *, has_graphics: bool) -> Iterator[GpuInstanceProfile]:
+def _profiles(card: str, gigabytes: list[str], memory_mib: int, remarks: str) -> Iterator[GpuInstanceProfile]:
     if len(gigabytes) == 3:
-        rows, sizes = (
-            FOUR_SLICES_WITH_GRAPHICS if has_graphics else FOUR_SLICES,
-            dict(zip("124", gigabytes, strict=True)),
-        )
+        rows, sizes = FOUR_SLICES, dict(zip("124", gigabytes, strict=True))
+        rows = FOUR_SLICES_WITH_GRAPHICS if "graphics" in remarks else rows
+        rows = FOUR_SLICES_WITH_ONE_ENGINE if "one-engine" in remarks else rows
     else:
         rows, sizes = SEVEN_SLICES, dict(zip(("1", "1*2", "2", "3", "4", "7"), gigabytes, strict=True))
     whole = max(start + size for *_, size, starts, _ in rows for start in starts)

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from gpuplane.core.document import DocumentNode
-from gpuplane.core.partitions.names import parse_profile, profile_name
+from gpuplane.core.partitions.names import known_name, profile_name
 from gpuplane.core.strict import load_with_lines
 from gpuplane.core.text import format_json
 from gpuplane.model.machine import Gpu
@@ -173,7 +173,9 @@ def _profile(constant: int, profiles: tuple[GpuInstanceProfile, ...]) -> GpuInst
     slices, attribute = GPU_INSTANCE_CONSTANTS.get(constant, (0, ""))
     larger = attribute == "larger"
     wanted = frozenset({attribute} - {"", "larger"})
-    found = [each for each in profiles if each.slices == slices and parse_profile(each.name).attributes == wanted]
+    found = [
+        each for each in profiles if each.slices == slices and (name := known_name(each)) and name.attributes == wanted
+    ]
     found.sort(key=lambda each: each.size)
     return found[larger] if len(found) > larger else None
 

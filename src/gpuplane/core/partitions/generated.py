@@ -7,7 +7,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpuplane.core.partitions.cards import profiles_of
-from gpuplane.core.partitions.names import label_name
+from gpuplane.core.partitions.names import known_name, label_name
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuInstanceProfile, MigConfigEntry, MigConfigs
 
@@ -40,15 +40,18 @@ def generated_configs(gpus: Sequence[Gpu]) -> MigConfigs:
 
 
 def _layouts(profiles: Sequence[GpuInstanceProfile]) -> Mapping[str, Mapping[str, int]]:
-    found = {f"all-{label_name(each.name)}": {each.name: each.count} for each in profiles}
-    counts = BALANCED.get(max(each.slices for each in profiles))
-    if counts is not None:
-        base = {slices: _base(profiles, slices) for slices in counts}
-        found["all-balanced"] = {base[slices].name: count for slices, count in counts.items()}
+    names = {each.id: name for each in profiles if (name := known_name(each)) is not None}
+    found = {f"all-{label_name(each.name)}": {each.name: each.count} for each in profiles if each.id in names}
+    base = [each for each in profiles if each.id in names and not names[each.id].attributes]
+    counts = BALANCED.get(max((each.slices for each in base), default=0), {})
+    most = {slices: _most_common(base, slices) for slices in counts}
+    balanced = {profile.name: counts[slices] for slices, profile in most.items() if profile is not None}
+    if balanced and len(balanced) == len(counts):  # a card without one of the sizes has no such configuration
+        found["all-balanced"] = balanced
     return found
 
 
-def _base(profiles: Sequence[GpuInstanceProfile], slices: int) -> GpuInstanceProfile:
-    """The usual profile of so many slices: the one of which a card can have most, without attributes."""
+def _most_common(profiles: Sequence[GpuInstanceProfile], slices: int) -> GpuInstanceProfile | None:
+    """The profile of so many slices of which a card can have most; None if it has none."""
     same = [each for each in profiles if each.slices == slices]
-    return max(same, key=lambda each: (each.count, "+" not in each.name and "-" not in each.name))
+    return max(same, key=lambda each: each.count, default=None)

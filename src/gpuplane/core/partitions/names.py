@@ -41,6 +41,8 @@ def parse_profile(name: str) -> ProfileName:
     more, less = ((found[each] or "").split(",") if found[each] else [] for each in ("more", "less"))
     if unknown := sorted({*more, *less} - ATTRIBUTES):
         raise ValueError(f"{name!r}: no MIG profile has the attribute {unknown[0]!r}; known: me, me.all, gfx")
+    if both := sorted({*more} & {*less}):
+        raise ValueError(f"{name!r}: a MIG profile cannot have +{both[0]} and -{both[0]} at once")
     compute, slices = found["compute"] and int(found["compute"]), int(found["slices"])
     if compute and compute > slices:
         raise ValueError(
@@ -60,15 +62,23 @@ def find_profile(name: str, profiles: Sequence[GpuInstanceProfile]) -> tuple[Gpu
     Raises ValueError, with a text for people, where the card has none.
     """
     wanted = parse_profile(name)
-    same = [each for each in profiles if _is_alike(parse_profile(each.name), wanted)]
-    nearest = min(same, key=lambda each: abs(parse_profile(each.name).gigabytes - wanted.gigabytes), default=None)
-    if nearest is None or not _is_near(parse_profile(nearest.name).gigabytes, wanted.gigabytes):
+    named = [(each, found) for each in profiles if (found := known_name(each)) and _is_alike(found, wanted)]
+    nearest, parts = min(named, key=lambda each: abs(each[1].gigabytes - wanted.gigabytes), default=(None, wanted))
+    if nearest is None or not _is_near(parts.gigabytes, wanted.gigabytes):
         raise ValueError(f"this GPU has no profile {name}; {_known([each.name for each in profiles])}")
     compute = wanted.compute_slices or nearest.slices
     if nearest.compute_profiles and all(each.slices != compute for each in nearest.compute_profiles):
         sizes = ", ".join(f"{each.slices}c" for each in nearest.compute_profiles)
         raise ValueError(f"{nearest.name} has no compute instances of {compute} slices; it has {sizes}")
     return nearest, compute
+
+
+def known_name(profile: GpuInstanceProfile) -> ProfileName | None:
+    """The parts of a profile's name; None if a driver tells a profile whose name is none: nobody can request it."""
+    try:
+        return parse_profile(profile.name)
+    except ValueError:
+        return None
 
 
 def profile_name(profile: GpuInstanceProfile, compute_slices: int) -> str:

@@ -93,16 +93,17 @@ def wanted_instances(layout: GpuLayout, profiles: Profiles) -> WantedInstances:
     return WantedInstances({each: tuple(_packed(sizes, slices[each])) for each, sizes in compute.items() if sizes})
 
 
-def _packed(sizes: Sequence[int], slices: int) -> Iterator[Contents]:
-    """Compute instances, the largest first, in as many GPU instances as it takes to hold them one after the other."""
-    found: list[int] = []
+def _packed(sizes: Sequence[int], slices: int) -> list[Contents]:
+    """Compute instances in as few GPU instances as can hold them.
+
+    Each goes, the largest first, into the first one that has room. That is the fewest for all GPU instances of which a
+    card can have two: of 3 slices or fewer. Of larger ones it has one, which holds them if the sum does.
+    """
+    found: list[Contents] = []
     for size in sorted(sizes, reverse=True):
-        if sum(found) + size > slices:
-            yield tuple(found)
-            found = []
-        found.append(size)
-    if found:
-        yield tuple(found)
+        roomy = next((number for number, contents in enumerate(found) if sum(contents) + size <= slices), len(found))
+        found[roomy : roomy + 1] = [(*(found[roomy] if roomy < len(found) else ()), size)]
+    return found
 
 
 def plan_instances(
@@ -228,8 +229,8 @@ def _compute_changes(
 ) -> tuple[tuple[PartitionChange, ...], bool]:
     """The changes of the compute instances of one GPU instance, and whether a held one is in the way: then none.
 
-    Where an instance of several slices has to be made beside others that are free, those are made anew, too: they may
-    lie where it has no room.
+    A free one that is smaller than one that has to be made is made anew, after it: it may lie where that has no room.
+    So whatever is made, the largest first, stays.
     """
     place = instance.placement
     missing, surplus = Counter(contents), list[DestroyComputeInstance]()
@@ -248,9 +249,9 @@ def _compute_changes(
     missing += Counter()
     if is_blocked:
         return (), True
-    if free and any(size > 1 for size in missing):
-        surplus += [each for _, each in free]
-        missing += Counter(slices for slices, _ in free)
+    smaller = [(slices, each) for slices, each in free if slices < max(missing, default=0)]
+    surplus += [each for _, each in smaller]
+    missing += Counter(slices for slices, _ in smaller)
     created = (CreateComputeInstance(*place, size) for size in sorted(missing.elements(), reverse=True))
     return (*surplus, *created), False
 

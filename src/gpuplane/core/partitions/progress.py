@@ -9,6 +9,8 @@ next agent looks, plans again and goes on.
 - A failed change is tried again with growing delays; at once where the plan is another one by then.
 - Where what is missing cannot be created (the driver says that there is no place, or again and again something else),
   the layout that was there before is restored, and the requested one is tried again later.
+- No way to a layout takes more than some forty changes. Where more are made, the driver shows something else than it
+  says, or a plan is wrong: then the layout before is restored, too.
 - While a GPU does not answer, or the driver is released, it waits.
 """
 
@@ -45,6 +47,9 @@ RETRY_DELAY_S, MAX_RETRY_DELAY_S = 1.0, 60.0
 """Seconds from a failed change to the next try: the first, doubled with each failure, up to the second."""
 MAX_FAILED_TRIES = 3
 """Tries in a row to create something, after which the layout that was there before is restored."""
+MAX_CHANGES = 60
+"""Changes on the way to a layout. The longest way is to destroy and to create 7 instances with one compute instance
+each, with a change of the mode and a reset in between."""
 RESTORED_DELAY_S, MAX_RESTORED_DELAY_S = 60.0, 3600.0
 """Seconds from then to the next try of the requested layout: the first, doubled each time, up to the second."""
 
@@ -106,7 +111,7 @@ def _follow_request(
             pending=state.pending,
         )  # fmt: skip
     if state.rolled_back and now >= state.restored_at + restored_delay(state):
-        state = state.but(rolled_back=False, failed_tries=0, problem="", failure="")
+        state = state.but(rolled_back=False, failed_tries=0, changes_made=0, problem="", failure="")
     if state.pending or hiding_fault(gpu):
         return state
     plan = plan_of_gpu(snapshot, gpu, desired, state)
@@ -141,6 +146,8 @@ def _begin(state: GpuPartitionState, plan: GpuPlan, now: float) -> GpuPartitionS
 
 def next_try_at(state: GpuPartitionState, plan: GpuPlan) -> float:
     """When the next change of a plan may be tried. A time before now means at once."""
+    if state.changes_made >= MAX_CHANGES:  # not even the layout before can be restored
+        return state.restored_at + restored_delay(state)
     if not state.failed_tries or plan.changes[0] != state.last_change:
         return 0.0
     return state.changed_at + min(RETRY_DELAY_S * 2.0 ** min(state.failed_tries - 1, 16), MAX_RETRY_DELAY_S)
@@ -219,16 +226,25 @@ def finish_change(snapshot: Snapshot, fact: PartitionChangeFinished, now: float)
         if isinstance(fact.change, CreateGpuInstance) and not fact.outcome_unknown:
             after = after.but(made=_without(after.made, fact.change))
         if _gives_up(after):
-            after = after.but(
-                rolled_back=True, restored_at=now, restored_times=after.restored_times + 1, failed_tries=0
-            )
+            after = _restoring(after, now)
     else:
-        after = state.but(pending=False, outcome_unknown=False, failed_tries=0, users=())
+        after = state.but(
+            pending=False, outcome_unknown=False, failed_tries=0, users=(), changes_made=state.changes_made + 1
+        )
         if isinstance(fact.change, DestroyGpuInstance):
             after = after.but(made=_without(after.made, fact.change))
         if not after.rolled_back:
             after = after.but(problem="", failure="")
+            if after.changes_made >= MAX_CHANGES:
+                failure = f"{MAX_CHANGES} changes were made, and the GPU still lacks the requested layout"
+                after = _restoring(after.but(problem="no-progress", failure=failure), now)
     return _with_states(snapshot, {**states, fact.gpu: after})
+
+
+def _restoring(state: GpuPartitionState, now: float) -> GpuPartitionState:
+    """The state from when on the layout before the request is restored."""
+    times = state.restored_times + 1
+    return state.but(rolled_back=True, restored_at=now, restored_times=times, failed_tries=0, changes_made=0)
 
 
 def _gives_up(state: GpuPartitionState) -> bool:

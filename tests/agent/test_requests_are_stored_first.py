@@ -86,6 +86,18 @@ async def test_show_gives_the_picture(tmp_path: Path) -> None:
     assert picture.offer.waiting_reason
 
 
+async def test_a_large_answer_leaves_nothing_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is sent in pieces: the connection ends once, and nothing is logged."""
+    node = Node(Snapshot())
+    node.apply(StatusChanged(Part("other", "x"), Status("failing", "y" * 4_000_000)))
+    async with listening(node, tmp_path) as socket:
+        for _ in range(3):
+            assert (await ask(socket, GetNodeState())).state is not None
+        await asyncio.sleep(0.05)
+
+    assert not [record for record in caplog.records if record.exc_info]
+
+
 @pytest.mark.parametrize("line", [b"", b"x", b"{}", b'{"type":"Nope"}', b"\xff", b'{"type":"LetGo","seconds":"1"}'])
 async def test_what_is_no_request_is_answered_by_an_error(tmp_path: Path, line: bytes, golden: Golden) -> None:
     """Nonsense is named as such, and the socket goes on answering."""

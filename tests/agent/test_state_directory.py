@@ -323,6 +323,30 @@ async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_al
                 assert [each.name for each in directory.iterdir()] == ["lock"]
 
 
+async def test_a_directory_that_comes_back_is_ours_and_gets_all_that_is_remembered(tmp_path: Path) -> None:
+    """A disk that was mounted over it late, and is unmounted: what it says of earlier days is written over."""
+    directory, away = tmp_path / "state", tmp_path / "away"
+    drain = Drain(reason="fan", since=1.0)
+    drained, nothing = Ledger(health=HealthRecords(devices={"GPU-0": DeviceRecord(drain=drain)})), Ledger()
+    async with locked(directory) as waiting:
+        async for owner in waiting:
+            raise AssertionError(owner)
+        writer = state.Writer(directory)
+        assert writer.write(drained) is None
+        (directory / "claims").mkdir()
+        (directory / "claims" / "uid-1.json").write_bytes(b"{}")
+        directory.rename(away)
+        assert writer.write(nothing) is None
+        directory.rename(tmp_path / "late")
+        away.rename(directory)
+        assert not writer.intact()
+        assert writer.write(nothing) is None
+        assert state.load(directory, "")[0].health is None
+        assert [*(directory / "claims").iterdir()] == []
+        assert writer.write(drained) is None
+        assert state.load(directory, "")[0] == drained
+
+
 async def test_a_link_in_the_place_of_the_lock_or_of_a_file_is_not_followed(tmp_path: Path) -> None:
     """What it leads to is somebody else's."""
     (tmp_path / "foreign").write_text("foreign")

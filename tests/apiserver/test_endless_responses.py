@@ -3,7 +3,9 @@
 import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -89,3 +91,39 @@ async def test_a_stream_of_an_hour_at_the_usual_pace_is_no_flood(server: ApiServ
             server.put(PATH, node_object({CONFIG_LABEL: f"c{number}"}, {"x": "x" * (1 << 20)}))
             await node.comes_to(lambda snapshot, number=number: node_requests(snapshot).config_name == f"c{number}")  # type: ignore[misc]
         assert "failing" not in node.standings
+
+
+@pytest.mark.parametrize(("tokens", "why"), [("same", "the list has no end"), ("new", "without an end")])
+async def test_a_list_that_always_goes_on_is_given_up(
+    tokens: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that names a next page with each page: with the same token, or with a new one each time."""
+    monkeypatch.setattr(connection, "LARGEST_LIST", 1 << 20)
+    monkeypatch.setattr(connection, "LARGEST_CLUSTER", 1 << 20)
+    asked, served = 0, list[asyncio.Task[None]]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        served.append(cast("asyncio.Task[None]", asyncio.current_task()))
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                asked += 1
+                token = "x" if tokens == "same" else f"{asked}"
+                page = {"items": [{"metadata": {"name": "x" * 20_000}}], "metadata": {"continue": token}}
+                body = msgspec.json.encode(page)
+                head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+                writer.write(head.encode() + body)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    path = tmp_path / "kubeconfig"
+    path.write_text(ApiServer().kubeconfig().replace("http://127.0.0.1:0", f"http://127.0.0.1:{port}"))
+    async with server:
+        async with connection.connect(path) as client:
+            with pytest.raises(connection.ApiServerError, match=why):
+                await connection.list_objects(client, "/api/v1/pods", "")
+            with pytest.raises(connection.ApiServerError, match=why):
+                await connection.list_pages(client, "/api/v1/pods", msgspec.Raw)
+        await asyncio.gather(*served)
+    assert asked <= 120

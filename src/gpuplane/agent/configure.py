@@ -44,7 +44,7 @@ async def configure(node: Node, source: Source) -> None:
     async with asyncio.TaskGroup() as group:
         group.create_task(_say_what_does_not_fit(node))
         if source.path is None:
-            _apply(node, source, None, "flags")
+            await _apply(node, source, None, "flags")
         else:
             group.create_task(_follow(node, source, source.path))
 
@@ -61,18 +61,23 @@ async def _say_what_does_not_fit(node: Node) -> None:
 
 
 async def _follow(node: Node, source: Source, path: Path) -> None:
-    """Follow the path. It may change between a file and a directory at any time, as when a volume is mounted late."""
+    """Follow the path. It may change between a file and a directory at any time, as when a volume is mounted late.
+
+    Files are read in a thread, one after the other: a large one takes a second, and kubelet does not wait for it.
+    """
     found: bytes | Folder | OSError | None = None
+    turn = asyncio.Lock()
 
     async def follow_files() -> None:
         nonlocal found
         async for found in contents_or_folder(path):
-            if isinstance(found, OSError):
-                _fail(node, f"{path}: {found.strerror}")
-            elif isinstance(found, bytes):
-                _apply(node, source, found, str(path))
-            else:
-                _choose_and_apply(node, source, path, found)
+            async with turn:
+                if isinstance(found, OSError):
+                    _fail(node, f"{path}: {found.strerror}")
+                elif isinstance(found, bytes):
+                    await _apply(node, source, found, str(path))
+                else:
+                    await _choose_and_apply(node, source, path, found)
 
     async def follow_label() -> None:
         seen = node.snapshot.config.node_requests
@@ -80,15 +85,16 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
             asked = snapshot.config.node_requests
             if asked != seen:
                 seen = asked
-                if isinstance(found, dict):
-                    _choose_and_apply(node, source, path, found)
+                async with turn:
+                    if isinstance(found, dict):
+                        await _choose_and_apply(node, source, path, found)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(follow_files())
         group.create_task(follow_label())
 
 
-def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Folder) -> None:
+async def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Folder) -> None:
     asked, last = node.snapshot.config.node_requests, node.snapshot.ledger.config_name
     if source.name is None and source.asks and asked is None and last is None:
         reason = "the API server has not reported the Node's configuration label yet"
@@ -104,11 +110,11 @@ def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Fold
         _fail(node, "; ".join(error.errors))
         return
     try:
-        _take(node, source, directory, configs, choice.name)
+        await _take(node, source, directory, configs, choice.name)
     except InvalidInput as error:
         if node.snapshot.config.settings is None and last is not None and last in ("", *configs):
             with suppress(InvalidInput):
-                _take(node, source, directory, configs, last)
+                await _take(node, source, directory, configs, last)
         _fail(node, "; ".join(filter(None, (choice.problem, *error.errors))))
     else:
         file = _called(directory, choice.name)
@@ -131,13 +137,13 @@ def _label(source: Source, asked: NodeObjectRequests | None, last: str | None) -
     )
 
 
-def _take(node: Node, source: Source, directory: Path, configs: Folder, name: str) -> None:
+async def _take(node: Node, source: Source, directory: Path, configs: Folder, name: str) -> None:
     """Put one of several configurations in force, "" for the empty one. Raises InvalidInput."""
     content, file = configs.get(name), _called(directory, name)
     if isinstance(content, OSError):
         raise InvalidInput([f"{file}: {content.strerror}"])
-    resolved = resolve_with_sources(content, file, source.flags, source.environment)
-    load_mig_configs(node, resolved.settings)
+    resolved = await asyncio.to_thread(resolve_with_sources, content, file, source.flags, source.environment)
+    await load_mig_configs(node, resolved.settings)
     node.apply(ConfigLoaded(resolved.settings, name, resolved.warnings))
 
 
@@ -145,14 +151,14 @@ def _called(directory: Path, name: str) -> str:
     return str(directory / name) if name else "the empty configuration"
 
 
-def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None:
+async def _apply(node: Node, source: Source, content: bytes | None, file: str) -> None:
     """Put the only configuration in force."""
     try:
-        resolved = resolve_with_sources(content, file, source.flags, source.environment)
+        resolved = await asyncio.to_thread(resolve_with_sources, content, file, source.flags, source.environment)
     except InvalidInput as error:
         _fail(node, "; ".join(error.errors))
     else:
-        load_mig_configs(node, resolved.settings)
+        await load_mig_configs(node, resolved.settings)
         node.apply(ConfigLoaded(resolved.settings, warnings=resolved.warnings))
         node.apply(StatusChanged(CONFIG, Status("ok", file)))
 

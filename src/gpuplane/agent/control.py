@@ -132,9 +132,9 @@ async def _serve(node: Node, bound: socket.socket, about: AgentInfo) -> None:
                 await writer.wait_closed()  # once all of it is sent
         except (OSError, TimeoutError, ValueError) as error:
             log.debug("control socket: %s", error)
+            writer.transport.abort()  # else one that never reads is kept, with what it has not read
         finally:
             connected.pop(writer, None)
-            writer.transport.abort()  # else one that never reads is kept, with what it has not read
 
     async with await asyncio.start_unix_server(serve, sock=bound) as server:
         await server.serve_forever()

@@ -25,7 +25,7 @@ MOST_PROBLEMS = 10
 """Mistakes of a file that are named."""
 
 
-def load_mig_configs(node: Node, settings: Settings) -> None:
+async def load_mig_configs(node: Node, settings: Settings) -> None:
     """Read the file that new settings name, before they are applied, where the settings in force name another one."""
     path = settings.partitions.config_file
     if path == _config_file(node.snapshot):
@@ -39,7 +39,7 @@ def load_mig_configs(node: Node, settings: Settings) -> None:
         content = files.read(Path(path), MAX_BYTES)
     except OSError as error:
         content = error
-    _load(node, path, content, known_before=False)
+    await _load(node, path, content, known_before=False)
 
 
 async def follow_mig_configs(node: Node) -> None:
@@ -63,15 +63,15 @@ async def _follow_file(node: Node, path: str) -> None:
     async for content in contents(Path(path)):
         if _config_file(node.snapshot) != path:
             return
-        _load(node, path, content, known_before=node.snapshot.config.mig_configs is not None)
+        await _load(node, path, content, known_before=node.snapshot.config.mig_configs is not None)
 
 
-def _load(node: Node, path: str, content: bytes | OSError, *, known_before: bool) -> None:
+async def _load(node: Node, path: str, content: bytes | OSError, *, known_before: bool) -> None:
     """Apply what the file has. `known_before`: whether a version of this file is in force, which then stays."""
     try:
         if isinstance(content, OSError):
             raise InvalidInput([f"{path}: {content.strerror}"])
-        configs = parse_configs(content, path)
+        configs = await asyncio.to_thread(parse_configs, content, path)
     except InvalidInput as error:
         if not known_before:
             node.apply(MigConfigsLoaded({}))

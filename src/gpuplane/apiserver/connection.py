@@ -39,6 +39,10 @@ from gpuplane.core.text import clip
 PAGE = 200  # objects of a list that one answer has
 REQUEST_TIMEOUT = 15.0  # seconds for one answer, or for the beginning of a stream
 STREAM_TIMEOUT = 150.0  # seconds
+LARGEST_LIST, LONGEST_LIST = 64 << 20, 60.0
+"""Bytes and seconds of a list of what concerns one node, with all its pages."""
+LARGEST_CLUSTER, LONGEST_CLUSTER = 4 << 30, 600.0
+"""The same of a list of what a whole cluster has."""
 LARGEST_ANSWER = 4 << 20
 """Bytes of one answer, or of a stream at once. An object has at most 1.5 MiB in etcd, and some more as JSON."""
 STREAM_RATE = 256 << 10
@@ -253,15 +257,35 @@ class _TokenFile(httpx2.Auth):
 async def list_objects(client: httpx2.AsyncClient, path: str, fields: str) -> ObjectList:
     """The objects of a collection that a field selector chooses, taken in pages. Raises Away."""
     items: list[Object] = []
+    pages = _Pages(f"{client.base_url} at {path}", LARGEST_LIST, LONGEST_LIST)
     page = {"limit": f"{PAGE}"}
     while True:
         request = _metadata_request(client, path, "PartialObjectMetadataList", fields, page)
         async with _within_deadline(client), _open_response(client, request) as answer:
-            found = msgspec.json.decode(await _read_body(answer), type=ObjectList)
+            body = await _read_body(answer)
+            found = msgspec.json.decode(body, type=ObjectList)
         items += found.items
         if not found.metadata.continue_token:
             return ObjectList(found.metadata, items)
+        pages.add(len(body), found.metadata.continue_token)
         page = {"limit": f"{PAGE}", "continue": found.metadata.continue_token}
+
+
+class _Pages:
+    """What the pages of one list have taken so far: a server may go on with them for ever."""
+
+    def __init__(self, where: str, most_bytes: int, most_seconds: float) -> None:
+        self._where, self._left, self._until = where, most_bytes, time.monotonic() + most_seconds
+        self._tokens: set[str] = set()
+
+    def add(self, size: int, continue_token: str) -> None:
+        """Count a page that is not the last one. Raises Away for a list that is too large, too slow, or in a circle."""
+        self._left -= size
+        if continue_token in self._tokens:
+            raise ApiServerError(f"{self._where} goes on with a page that it gave before: the list has no end")
+        if self._left < 0 or time.monotonic() > self._until:
+            raise ApiServerError(f"{self._where} gives a list without an end: it is too large, or takes too long")
+        self._tokens.add(continue_token)
 
 
 async def list_pages(client: httpx2.AsyncClient, path: str, shape: type[T], fields: str = "", most: int = 0) -> list[T]:
@@ -278,6 +302,7 @@ async def list_pages(client: httpx2.AsyncClient, path: str, shape: type[T], fiel
 
 async def _list_pages(client: httpx2.AsyncClient, path: str, shape: type[T], fields: str, most: int) -> list[T]:
     items, limit, following = list[T](), PAGE, ""
+    pages = _Pages(f"{client.base_url} at {path}", LARGEST_CLUSTER, LONGEST_CLUSTER)
     while True:
         parameters = {"limit": f"{limit}", **({"fieldSelector": fields} if fields else {})}
         if following:
@@ -285,7 +310,8 @@ async def _list_pages(client: httpx2.AsyncClient, path: str, shape: type[T], fie
         request = client.build_request("GET", path, params=parameters, headers={"Accept": JSON})
         try:
             async with _within_deadline(client), _open_response(client, request) as answer:
-                found = msgspec.json.decode(await _read_body(answer), type=ListOf[shape])  # type: ignore[valid-type]
+                body = await _read_body(answer)
+                found = msgspec.json.decode(body, type=ListOf[shape])  # type: ignore[valid-type]
         except _AnswerTooLarge:
             if limit == 1:
                 raise
@@ -300,6 +326,7 @@ async def _list_pages(client: httpx2.AsyncClient, path: str, shape: type[T], fie
             raise ApiServerError(f"{client.base_url} has more than {most} objects at {path}")
         if not (following := found.metadata.continue_token):
             return items
+        pages.add(len(body), following)
 
 
 async def list_whole(client: httpx2.AsyncClient, path: str, fields: str, shape: type[T]) -> ListOf[T]:

@@ -11,11 +11,11 @@ import asyncio
 import importlib
 import random
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuplane.apiserver.node import CLIENT_MODULE, next_pause
+from gpuplane.core.text import matches_pattern
 from gpuplane.model.config import MetricsSettings
 from gpuplane.model.facts import PodsObserved, StatusChanged
 from gpuplane.model.node import Node
@@ -99,5 +99,7 @@ def _uid(metadata: "Metadata") -> str:
 
 def _pod(metadata: "Metadata", allowed: tuple[str, ...]) -> PodMetadata:
     labels: Mapping[str, str] = metadata.labels or {}
-    kept = {name: value for name, value in sorted(labels.items()) if any(fnmatchcase(name, each) for each in allowed)}
+    kept = {
+        name: value for name, value in sorted(labels.items()) if any(matches_pattern(each, name) for each in allowed)
+    }
     return PodMetadata(namespace=metadata.namespace, name=metadata.name, labels=kept)

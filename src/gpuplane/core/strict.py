@@ -21,6 +21,7 @@ DocumentPath = tuple[str | int, ...]
 StructField = msgspec.structs.FieldInfo
 
 MAX_ERRORS = 20
+LONGEST_ERROR = 1000  # characters
 """Errors that are reported for one file."""
 
 
@@ -85,7 +86,7 @@ def _convert_to_type(reader: "_TypedReader", found: Any, kind: type[T]) -> T | N
 
 def _invalid_input(file: str, problems: list[LineProblem]) -> InvalidInput:
     in_order = dict.fromkeys(sorted(problems, key=lambda problem: problem[0]))
-    lines = [f"{file}:{line}: {text}" for line, text in in_order]
+    lines = [f"{file}:{line}: {text[:LONGEST_ERROR]}{'…' * (len(text) > LONGEST_ERROR)}" for line, text in in_order]
     more = len(lines) - MAX_ERRORS
     return InvalidInput([*lines[:MAX_ERRORS], f"{file}: and {more} more"] if more > 0 else lines)
 
@@ -137,9 +138,9 @@ class _TypedReader:
                 taken[name] = self.report_problem(node, path, format_path(path), f".{name} is missing")
         for key, each in node.value.items():
             if key not in known:
-                self.problems.append(
-                    (each.line, f"unknown key {key!r}{_suggest_key(key, list(known), self.document_type)}")
-                )
+                is_shown = len(self.problems) < MAX_ERRORS
+                hint = _suggest_key(key, list(known), self.document_type) if is_shown else ""
+                self.problems.append((each.line, f"unknown key {key!r}{hint}"))
                 continue
             value = self.read_value(each, known[key].type, (*path, key))
             if value is not INVALID or known[key].required:

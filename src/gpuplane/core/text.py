@@ -1,8 +1,6 @@
 """Text for people: text from outside is made safe for logs, statuses and metrics; values are formatted."""
 
-import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 import msgspec
 
@@ -10,6 +8,7 @@ from gpuplane.model.encoding import encode
 from gpuplane.model.text import Text
 
 MAX_CHARACTERS = 300  # characters
+MAX_PATTERN = 256  # characters of a pattern; a model's name has at most 96 (nvmlDeviceGetName)
 
 
 def clip(text: Text, max_characters: int = MAX_CHARACTERS) -> str:
@@ -66,10 +65,20 @@ def format_json(value: object) -> bytes:
 
 
 def matches_pattern(pattern: str, text: str) -> bool:
-    """Whether the whole text matches: `*` stands for any run of characters, all else for itself."""
-    return _pattern_regex(pattern).fullmatch(text) is not None
+    """Whether the whole text matches: `*` stands for any run of characters, all else for itself.
 
-
-@lru_cache(256)
-def _pattern_regex(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+    Patterns are somebody else's text: the time is that of a search for each part, whatever the pattern is.
+    """
+    first, *rest = pattern.split("*")
+    if not rest:
+        return pattern == text
+    *middle, last = rest
+    at, end = len(first), len(text) - len(last)
+    if at > end or not text.startswith(first) or not text.endswith(last):
+        return False
+    for part in middle:
+        found = text.find(part, at, end)
+        if found < 0:
+            return False
+        at = found + len(part)
+    return True

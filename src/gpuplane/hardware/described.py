@@ -14,9 +14,9 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from fnmatch import fnmatchcase
 
 from gpuplane.core import strict
+from gpuplane.core.text import matches_pattern
 from gpuplane.hardware.driver.changes import PROBLEMS
 from gpuplane.hardware.driver.errors import crash, explain, hang
 from gpuplane.hardware.failures import NO_SAMPLING, show
@@ -189,7 +189,7 @@ class Described:
         if gpu is None or not self._wanted:
             return told.but(problem=f"{self._name} has no such GPU")
         for each in self._file_now.failures:
-            if each.gpu == gpu.index and fnmatchcase("nvidia-smi", each.nvml_function):
+            if each.gpu == gpu.index and matches_pattern(each.nvml_function, "nvidia-smi"):
                 how = {"error": each.error, "hang": "it did not end", "crash": "it was ended by SIGSEGV"}[each.effect]
                 return told.but(problem=f"nvidia-smi: {how}", outcome_unknown=each.effect != "error")
         return told
@@ -201,7 +201,7 @@ class Described:
         if gpu is None or not self._wanted:
             return told.but(problem="gone", failure=f"{self._name} has no such GPU")
         failures = (each for each in self._file_now.failures if each.gpu == gpu.index)
-        failure = next((each for each in failures if fnmatchcase(function, each.nvml_function)), None)
+        failure = next((each for each in failures if matches_pattern(each.nvml_function, function)), None)
         if failure is not None and failure.effect == "error":
             problem = PROBLEMS.get(failure.error, "failed")
             return told.but(problem=problem, failure=explain(function, failure.error))

@@ -5,8 +5,8 @@ answer that is missing is not made, and a hang or a crash leaves its own fault a
 """
 
 from collections.abc import Collection, Sequence
-from fnmatch import fnmatchcase
 
+from gpuplane.core.text import matches_pattern
 from gpuplane.hardware.driver.counters import GPM_METRICS, order
 from gpuplane.hardware.driver.errors import (
     UNASKED,
@@ -179,7 +179,7 @@ def _part(failures: Sequence[InjectedFailure], device: MigDevice, named: bool) -
 
 def matches(pattern: str, function: str) -> bool:
     """Whether a pattern means a function, whatever version of it the library has."""
-    return any(fnmatchcase(function + version, pattern) for version in ("", "_v2", "_v3"))
+    return any(matches_pattern(pattern, function + version) for version in ("", "_v2", "_v3"))
 
 
 def _first(pattern: str) -> str:

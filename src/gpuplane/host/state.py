@@ -179,6 +179,7 @@ class Writer:
         self._known = self._identity()  # which directory is written to
         self._wrote = False
         self._locked = lock_file(directory).exists()
+        self._first_lock = _lock_identity(directory)  # we hold it until we end, wherever the directory is moved
         self._lock: int | None = None  # where the directory was made again
 
     def layouts_while_writing(self, ledger: Ledger) -> tuple[Any, ...]:
@@ -225,14 +226,16 @@ class Writer:
         return problem
 
     def _make_again(self) -> None:
-        """Make the directory, and hold its lock until we end. It holds nothing."""
-        self._written, self.share_layouts = dict.fromkeys(FIELD_BY_FILE), ()
+        """Make the directory, and hold its lock until we end. What it holds, as one that was away, is written over."""
+        self._written = dict.fromkeys((*FIELD_BY_FILE, *_stored_claims(self.directory, [])), DOUBT)
+        self.share_layouts = ()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
         self._lock = open_lock(self.directory)
         self._known = self._identity()
-        if owner := take(self._lock):
+        found = os.fstat(self._lock)
+        if (found.st_dev, found.st_ino) != self._first_lock and (owner := take(self._lock)):
             self._known = None
             raise OSError(errno.EBUSY, f"the directory was removed, and {owner} uses the new one", str(self.directory))
         self._locked = True
@@ -243,6 +246,14 @@ class Writer:
             found = self.directory.stat()
             return found.st_dev, found.st_ino
         return None
+
+
+def _lock_identity(directory: Path) -> tuple[int, int] | None:
+    """Which file is locked in a directory; None if there is none."""
+    with suppress(OSError):
+        found = lock_file(directory).stat() if lock_file(directory).exists() else directory.stat()
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _write(directory: Path, part: str, value: Any, boot: str) -> None:

@@ -67,6 +67,10 @@ def names(strategy: MigStrategy, *gpus: Gpu, **settings: Any) -> tuple[dict[str,
         ("*gb", "1g.24gb-me", False),
         ("*A100*80GB*", "NVIDIA A100-SXM4-80GB", True),
         ("*a100*", "NVIDIA A100-SXM4-80GB", False),
+        ("ab*ba", "aba", False),
+        ("a*ab*b", "aabb", True),
+        ("*" * 30 + "b", "NVIDIA A100-SXM4-80GB", False),
+        ("*a" * 100 + "*b", "a" * 5000, False),
     ],
 )
 def test_a_pattern_matches_the_whole_text(pattern: str, text: str, matched: bool) -> None:

@@ -16,7 +16,7 @@ What depends on the machine is checked where devices get their names (`core.inve
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sized
 
 from gpuplane.core.config.durations import UnparsedDuration, quote_duration_as_written, to_seconds
 from gpuplane.core.config.faultcodes import MAX_XID, closest_fault_code, is_valid_fault_code
@@ -45,6 +45,7 @@ from gpuplane.core.kinds.table import FAULTS
 from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, RESOURCE_PREFIX, qualified_resource_name
 from gpuplane.core.shares import MAX_MPS_CLIENTS, MAX_SHARES_PER_NODE
 from gpuplane.core.strict import DocumentPath, closest_match, format_path
+from gpuplane.core.text import MAX_PATTERN
 
 MAX_PERCENT = 100
 DocumentProblems = Iterator[tuple[DocumentPath, str]]
@@ -62,12 +63,23 @@ def _problem_texts_without_path(file: ConfigFile) -> DocumentProblems:
     yield from _flag_problems(file)
     resources, sharing = file.resources or ResourcesSection(), file.sharing or SharingSection()
     gpus, mig = resources.gpus or (), resources.mig or ()
+    yield from _count_problems(("resources", "gpus"), gpus)
+    yield from _count_problems(("resources", "mig"), mig)
     yield from _naming_pattern_problems(("resources", "gpus"), gpus)
     yield from _naming_pattern_problems(("resources", "mig"), mig)
     names = {RESOURCE_PREFIX + each.name.removeprefix(RESOURCE_PREFIX) for each in (*gpus, *mig)}
     yield from _sharing_problems(sharing, {GPU_RESOURCE, *names})
     yield from _health_problems(file.health or HealthSection())
     yield from _metrics_problems(file.metrics or MetricsSection())
+
+
+MOST_ENTRIES, MOST_LABEL_PATTERNS = 1000, 100
+"""Entries of a list: each is compared with each device, or with each label of each pod."""
+
+
+def _count_problems(path: DocumentPath, entries: Sized | None, most: int = MOST_ENTRIES) -> DocumentProblems:
+    if entries is not None and len(entries) > most:
+        yield path, f"has {len(entries)} entries; it may have {most}"
 
 
 def _flag_problems(file: ConfigFile) -> DocumentProblems:
@@ -85,7 +97,7 @@ def _flag_problems(file: ConfigFile) -> DocumentProblems:
         yield ("flags", "gfd", "sleepInterval"), f"{interval!r} is not a duration; write 60s, 5m or infinite"
 
 
-GO_DURATION_PATTERN = re.compile(r"infinite|[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)  # Go's
+GO_DURATION_PATTERN = re.compile(r"infinite|[-+]?(0|((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)  # Go's
 
 
 def _naming_pattern_problems(section_path: DocumentPath, patterns: Iterable[NamingPattern]) -> DocumentProblems:
@@ -94,6 +106,7 @@ def _naming_pattern_problems(section_path: DocumentPath, patterns: Iterable[Nami
         yield from _resource_name_problems((*section_path, i, "name"), each.name)
         if not each.pattern:
             yield (*section_path, i, "pattern"), "is empty and matches nothing; * matches everything"
+        yield from _length_problems((*section_path, i, "pattern"), each.pattern)
         matching = [above[pattern] for pattern in (each.pattern, "*") if pattern in above]
         if matching:
             first = format_path((*section_path, matching[0]))
@@ -102,6 +115,11 @@ def _naming_pattern_problems(section_path: DocumentPath, patterns: Iterable[Nami
                 f"has no effect: {first} already matches all its devices; remove this entry or move it above {first}",
             )
         above.setdefault(each.pattern, i)
+
+
+def _length_problems(path: DocumentPath, pattern: str) -> DocumentProblems:
+    if len(pattern) > MAX_PATTERN:
+        yield path, f"has {len(pattern)} characters; a pattern may have {MAX_PATTERN}"
 
 
 def _resource_name_problems(path: DocumentPath, name: str, prefix: str = "") -> DocumentProblems:
@@ -239,6 +257,7 @@ def _entry_selection_problems(
     yield from _devices_value_problems((*path, "devices"), entry.devices)
     if entry.model == "":
         yield (*path, "model"), "is empty and matches nothing; remove it to match every model"
+    yield from _length_problems((*path, "model"), entry.model or "")
     yield from _device_already_shared_problems(path, entry, checked.path_by_device)
 
 
@@ -312,7 +331,9 @@ LABEL_PATTERN = re.compile(r"[A-Za-z0-9*]([A-Za-z0-9*._/-]*[A-Za-z0-9*])?")
 def _metrics_problems(metrics: MetricsSection) -> DocumentProblems:
     yield from _duration_problems(("metrics", "interval"), metrics.interval, *SAMPLE_INTERVAL_LIMITS)
     yield from _duration_problems(("metrics", "slowInterval"), metrics.slow_interval, *SLOW_INTERVAL_LIMITS)
+    yield from _count_problems(("metrics", "podLabels"), metrics.pod_labels, MOST_LABEL_PATTERNS)
     for i, pattern in enumerate(metrics.pod_labels or ()):
+        yield from _length_problems(("metrics", "podLabels", i), pattern)
         if not LABEL_PATTERN.fullmatch(pattern):
             yield (
                 ("metrics", "podLabels", i),

@@ -103,7 +103,7 @@ async def test_a_claim_that_is_over_loses_its_file(tmp_path: Path) -> None:
     node = Node(Snapshot(ledger=state.load(tmp_path, "boot")[0]), now=lambda: 100.0)
     async with storing(node, tmp_path):
         await asyncio.sleep(0)  # the writer has begun
-        node.apply(ClaimUnprepareRequested("uid-1"))
+        node.apply(ClaimUnprepareRequested(ClaimName("default", "a", "uid-1")))
         assert await node.wait_until(is_ledger_stored, deadline=60)
     assert list((tmp_path / "claims").iterdir()) == []
 

@@ -90,6 +90,16 @@ def told(*results: Json, config: list[Json] | None = None) -> Json:
     }
 
 
+@pytest.mark.parametrize("name", ["../../etc", "a/b", "", "a" * 200_000, "A", "a\n"])
+async def test_an_annotation_that_is_no_name_is_not_believed(server: ApiServer, kubeconfig: Path, name: str) -> None:
+    """A user writes it, and it becomes a path in containers."""
+    told_name = told(RESULT)
+    told_name["metadata"]["annotations"]["resource.kubernetes.io/pod-claim-name"] = name
+    server.put(PATH, told_name)
+
+    assert (await ClaimReader(kubeconfig).fetch(ClaimName("default", "train", UID), DRIVER)).pod_claim_name == ""
+
+
 async def test_a_claim_is_read_as_the_scheduler_leaves_it(server: ApiServer, kubeconfig: Path) -> None:
     """Of another driver's devices and configuration nothing is read."""
     opaque = {"driver": DRIVER, "parameters": {"kind": "GpuConfig"}}
@@ -245,7 +255,7 @@ async def test_the_status_says_ready_and_how_the_device_is(server: ApiServer, ku
     async with running(lambda: keep_claim_status(second, ClaimReader(kubeconfig))):
         await asyncio.sleep(0.3)
         assert server.requests.count(f"PATCH {PATH}/status") == writes
-        second.apply(ClaimUnprepareRequested(UID))
+        second.apply(ClaimUnprepareRequested(ClaimName("default", "train", UID)))
         await asyncio.sleep(0.05)
     assert conditions(server)["Ready"] == ("True", "Prepared")
 

@@ -261,7 +261,7 @@ async def test_when_dra_is_switched_off_what_claims_hold_stays(tmp_path: Path) -
         await site.becomes(lambda: list(site.ours()) == ["gpu-1"])
         await site.rest()
         assert [each["value"] for each in site.taints("gpu-1")] == ["dra-disabled"]
-        site.node.apply(ClaimUnprepareRequested("u1"))
+        site.node.apply(ClaimUnprepareRequested(claim("u1", 1).claim))
         await site.becomes(lambda: not site.slices() and not site.server.watchers)
         await site.becomes(lambda: site.node.snapshot.statuses.of(SLICES) is None)
         site.node.apply(ConfigLoaded(DRA))

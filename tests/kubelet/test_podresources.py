@@ -623,7 +623,7 @@ async def test_a_claim_that_is_prepared_is_not_urgent(node: Node, kubelet: Kubel
         assert await node.wait_until(lambda s: not is_urgent(s), DEADLINE)
         assert withheld_reasons(node.snapshot)
         asked = kubelet.asked
-        node.apply(ClaimUnprepareRequested("a"))
+        node.apply(ClaimUnprepareRequested(ClaimName("default", "a", "a")))
         assert is_urgent(node.snapshot)
         await kubelet.until_asked(asked + 2)
         answering(kubelet)

@@ -377,7 +377,7 @@ FACTS: st.SearchStrategy[Step] = st.one_of(
     st.just(WRITTEN),
     st.lists(st.sampled_from((*HELD, *BY_CLAIM)), max_size=2).map(lambda held: AllocationsListed(tuple(held), 0.0)),
     st.sampled_from(CLAIMS).map(ClaimPrepareRequested),
-    st.sampled_from(CLAIMS).map(lambda each: ClaimUnprepareRequested(each.claim.uid)),
+    st.sampled_from(CLAIMS).map(lambda each: ClaimUnprepareRequested(each.claim)),
     st.builds(DrainRequested, DEVICES, st.sampled_from((None, Drain("a fan is loud")))),
     st.sampled_from((None, DriverRelease(until=1e9, reason="a reset"))).map(DriverReleaseRequested),
     st.builds(

@@ -20,11 +20,11 @@ from gpuplane.core.containers.cdi.specstatus import spec_fingerprint
 from gpuplane.core.dra.checking import doubtful_claims, is_over
 from gpuplane.core.dra.claimspecs import claim_specs
 from gpuplane.core.dra.names import claim_file_name
-from gpuplane.core.dra.preparing import claim_problem, is_claim_gone, prepare_problem
+from gpuplane.core.dra.preparing import claim_problem, is_claim_gone, is_prepared_as_allocated, prepare_problem
 from gpuplane.core.step import step
 from gpuplane.host import state
 from gpuplane.host.cdi import claimfiles
-from gpuplane.model.claims import AllocatedClaim, PreparedClaim
+from gpuplane.model.claims import AllocatedClaim, ClaimName, PreparedClaim
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -76,6 +76,8 @@ class Site:
         self.asked: set[str] = set()  # what kubelet wants to be prepared
         self.leaving: set[str] = set()  # of which kubelet wants to be rid
         self.containers: dict[str, Allocation] = {}  # what containers hold, by who
+        self.listed_at = 0.0
+        self.held: list[tuple[float, dict[str, Allocation]]] = []  # what they held, and when
         self.gone: set[str] = set()  # what was unprepared, and not asked for again
         self.api: dict[str, AllocatedClaim] = {}  # the claims that exist, by name
         self.deleted: set[str] = set()  # UIDs, which never come again
@@ -100,8 +102,12 @@ class Site:
         self.check()
 
     def list(self, late: bool) -> None:
-        """Kubelet lists what containers hold; late: as it was asked before all that has just happened."""
-        self.apply(AllocationsListed(tuple(self.containers.values()), self.now - (50.0 if late else 0.0)))
+        """Kubelet lists what containers hold; late: as it was when it was asked, before all that has just happened."""
+        self.held.append((self.now, dict(self.containers)))
+        asked_at = max(self.listed_at, self.now - (50.0 if late else 0.0))  # one list after the other
+        self.listed_at = asked_at
+        held = next((held for at, held in reversed(self.held) if at <= asked_at), {})
+        self.apply(AllocationsListed(tuple(held.values()), asked_at))
 
     def prepare(self, asked: AllocatedClaim, *, starts: bool) -> None:
         """Kubelet asks; where it is answered, the containers start, or not yet."""
@@ -121,12 +127,30 @@ class Site:
 
     def create(self, wanted: AllocatedClaim) -> bool:
         """Have a claim in the API server, in the place of another of its name; whether it is there."""
-        if wanted.claim.uid in self.deleted:
+        there = self.api.get(wanted.claim.name, wanted)
+        if wanted.claim.uid in self.deleted or (there.claim == wanted.claim and there != wanted):
             return False
         if self.api.get(wanted.claim.name) != wanted:
             self.delete(wanted.claim.name)
         self.api[wanted.claim.name] = wanted
         return True
+
+    def reallocate(self, old: AllocatedClaim) -> None:
+        """A claim is allocated anew while kubelet is away, which asks for it, and knows nothing of its old devices."""
+        uid = old.claim.uid
+        if self.api.get(old.claim.name) != old or uid in self.leaving:
+            return
+        devices = (int(each.device.removeprefix("gpu-")) for each in old.devices)
+        new = claim(
+            uid, *((gpu + 1) % len(GPUS) for gpu in devices), name=old.claim.name, admin=old.devices[0].is_admin
+        )
+        self.api[old.claim.name] = new
+        self.containers.pop(uid, None)
+        self.answers.pop(uid, None)
+        self.prepare(new, starts=False)
+        if prepare_problem(self.snapshot, new) is None and uid in (self.snapshot.ledger.claims or {}):
+            promised = (self.snapshot.ledger.claims or {})[uid]
+            assert tuple(each.allocated for each in promised.devices) == new.devices
 
     def delete(self, name: str) -> None:
         """Remove a claim from the API server."""
@@ -134,7 +158,12 @@ class Site:
             self.deleted.add(gone.claim.uid)
 
     def answer(self, uid: str) -> None:
-        """What kubelet is told of a claim, where its promise can be used."""
+        """What kubelet is told of a claim, where its promise can be used, and is of what it is allocated."""
+        there = next((each for each in self.api.values() if each.claim.uid == uid), None)
+        if there is not None and not is_prepared_as_allocated(self.snapshot, there):
+            if prepare_problem(self.snapshot, there) is not None:
+                return
+            self.apply(ClaimPrepareRequested(there))
         if uid not in self.leaving and claim_problem(self.snapshot, uid) is None:
             promised = (self.snapshot.ledger.claims or {})[uid]
             assert self.answers.setdefault(uid, promised).devices == promised.devices
@@ -145,7 +174,11 @@ class Site:
         self.asked.discard(uid)
         if uid in self.answers:
             self.leaving.add(uid)
-        self.apply(ClaimUnprepareRequested(uid))
+        self.apply(ClaimUnprepareRequested(self.name_of(uid)))
+
+    def name_of(self, uid: str) -> ClaimName:
+        """A claim by its UID."""
+        return next(each.claim for each in CLAIMS if each.claim.uid == uid)
 
     def check_with_api(self) -> None:
         """The claims that are in doubt are asked about."""
@@ -156,7 +189,12 @@ class Site:
             if found is None or is_over(promised, found):
                 self.answers.pop(uid, None)
                 self.asked.discard(uid)
-                self.apply(ClaimUnprepareRequested(uid))
+                self.apply(ClaimUnprepareRequested(promised.claim))
+        for each in doubtful.unpromised:
+            there = self.api.get(each.name)
+            if there is not None and prepare_problem(self.snapshot, there) is None:
+                self.asked.add(there.claim.uid)
+                self.apply(ClaimPrepareRequested(there))
         exist = {each.claim.uid for each in self.api.values()}
         assert doubtful_claims(self.snapshot).unlisted.keys() <= exist
 
@@ -238,6 +276,7 @@ class Site:
         for uid in tuple(self.snapshot.ledger.claims or {}):
             self.unprepare(uid)
         self.containers.clear()
+        self.asked.clear()
         self.apply(MachineObserved(MACHINE))
         self.now += 100.0
         self.list(late=False)
@@ -288,6 +327,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("allocate"), st.integers(0, len(GPUS) - 1)),
     st.tuples(st.just("end pod"), st.integers(0, len(GPUS) - 1)),
     st.tuples(st.just("delete"), st.integers(0, len(CLAIMS) - 1)),
+    st.tuples(st.just("reallocate"), st.integers(0, len(CLAIMS) - 1)),
     st.tuples(st.just("create again"), st.integers(0, len(CLAIMS) - 1)),
     st.tuples(st.just("check"), st.just(0)),
     st.tuples(st.just("check"), st.just(0)),
@@ -312,6 +352,8 @@ def test_claims_in_any_history(unsynced: None, operations: list[tuple[str, int]]
             match what:
                 case "prepare" | "start":
                     site.prepare(CLAIMS[number], starts=what == "start")
+                case "reallocate":
+                    site.reallocate(CLAIMS[number])
                 case "unprepare":
                     site.unprepare(CLAIMS[number].claim.uid)
                 case "write":

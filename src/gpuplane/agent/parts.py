@@ -30,6 +30,7 @@ from gpuplane.apiserver.pods import watch_pods
 from gpuplane.apiserver.report import report_conditions
 from gpuplane.apiserver.slices import publish_slices
 from gpuplane.apiserver.startuptaint import StartupTaint
+from gpuplane.core.dra.preparing import foreign_device_problem
 from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.core.labels.featurelabels import feature_labels
 from gpuplane.core.partitions.progress import awaits_allocatable
@@ -47,7 +48,7 @@ from gpuplane.host.state import keep_stored
 from gpuplane.kubelet.allocatable import follow_allocatable
 from gpuplane.kubelet.podresources import follow_allocations
 from gpuplane.kubelet.registration import register_plugins, report_unregistered
-from gpuplane.model.claims import AllocatedClaim, ClaimName
+from gpuplane.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable
 from gpuplane.model.config import Settings
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import ObserveMachine, ProbeGpu
@@ -195,7 +196,7 @@ def serving(
         parts[Part("startup taint writer")] = lambda: keep(node, taint, options.kubeconfig)
         parts[Part("slice writer")] = lambda: publish_slices(node, options.node_name, options.kubeconfig)
         claims = ClaimReader(options.kubeconfig)
-        fetch = partial(_fetch_claim, node, claims)
+        fetch = partial(_fetch_claim, node, claims, options.node_name)
         parts[Part("claim checks")] = lambda: check_claims(node, fetch)
         parts[Part("claim status writer")] = lambda: keep_claim_status(node, claims)
     if options.registers:
@@ -203,10 +204,13 @@ def serving(
     return parts
 
 
-async def _fetch_claim(node: Node, claims: ClaimReader, claim: ClaimName) -> AllocatedClaim:
-    """A claim, with what of it is for our driver. Raises ClaimUnavailable."""
+async def _fetch_claim(node: Node, claims: ClaimReader, node_name: str, claim: ClaimName) -> AllocatedClaim:
+    """A claim, with what of it is for our driver. Raises ClaimUnavailable, also for one with another node's device."""
     settings = node.snapshot.config.settings
-    return await claims.fetch(claim, (settings or Settings()).dra.driver)
+    found = await claims.fetch(claim, (settings or Settings()).dra.driver)
+    if why := foreign_device_problem(found, node_name):
+        raise ClaimUnavailable(why)
+    return found
 
 
 def feature_label_values(snapshot: Snapshot) -> Mapping[str, str] | None:

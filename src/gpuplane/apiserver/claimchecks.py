@@ -6,7 +6,7 @@ What the API server does not say stays as it is: while it is away nothing ends.
 from collections.abc import Awaitable, Callable
 
 from gpuplane.core.dra.checking import doubtful_claims, is_over
-from gpuplane.core.dra.preparing import is_prepared, prepare_problem
+from gpuplane.core.dra.preparing import prepare_problem
 from gpuplane.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable
 from gpuplane.model.facts import ClaimPrepareRequested, ClaimUnprepareRequested, StatusChanged
 from gpuplane.model.node import Node
@@ -79,8 +79,9 @@ class _Checks:
 
     def _end(self, uid: str) -> None:
         """The claim is over, and kubelet does not list it: not even now, after the answer came."""
-        if uid in doubtful_claims(self.node.snapshot).unlisted:
-            self.node.apply(ClaimUnprepareRequested(uid))
+        claim = doubtful_claims(self.node.snapshot).unlisted.get(uid)
+        if claim is not None:
+            self.node.apply(ClaimUnprepareRequested(claim))
 
     async def _promise(self, key: str, claim: ClaimName) -> None:
         try:
@@ -93,7 +94,7 @@ class _Checks:
             self._problems[key] = problem.text
             return
         self._problems.pop(key, None)
-        if not is_prepared(self.node.snapshot, found.claim.uid):
+        if claim in doubtful_claims(self.node.snapshot).unpromised:  # still, after the API server has answered
             self.node.apply(ClaimPrepareRequested(found))
 
     def _report(self) -> None:

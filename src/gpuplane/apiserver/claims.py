@@ -15,6 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from gpuplane.apiserver.node import CLIENT_MODULE
+from gpuplane.core.dra.names import DNS_LABEL
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, ClaimUnavailable, OpaqueConfig
 from gpuplane.model.reasons import Reason, ReasonCode
 from gpuplane.model.text import Text
@@ -147,13 +148,14 @@ class Claim(msgspec.Struct, rename="camel"):
     def of_driver(self, name: ClaimName, driver: str) -> AllocatedClaim:
         """What of it concerns a driver."""
         status, annotations = self.status, self.metadata.annotations or {}
+        name_in_pod = annotations.get(POD_CLAIM_NAME, "")  # whoever may write the claim may write anything there
         devices = status.allocation.devices if status.allocation is not None else _Devices()
         return AllocatedClaim(
             name,
             tuple(_results(devices, driver)),
             tuple(_configs(devices, driver)),
             pods={each.name: each.uid for each in status.reserved_for or () if each.resource == "pods"},
-            pod_claim_name=annotations.get(POD_CLAIM_NAME, ""),
+            pod_claim_name=name_in_pod if DNS_LABEL.fullmatch(name_in_pod) else "",
             generation=self.metadata.generation,
             is_allocated=status.allocation is not None,
         )

@@ -115,16 +115,18 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
         case PodsObserved(pods):
             return snapshot.but(pods=pods)
         case AllocationsListed(listed, asked_at, checkpoint_rewrite):
+            ended = {claim: at for claim, at in snapshot.ended_claims.items() if at >= asked_at}
             listed = (*listed, *_allocations_not_listed_yet(allocations or (), listed, asked_at))
             health = holders.apply_kubelet_allocations(health, machine, listed)
-            return _with_health(snapshot.but(allocations=listed, checkpoint_rewrite=checkpoint_rewrite), health)
+            after = snapshot.but(allocations=listed, ended_claims=ended, checkpoint_rewrite=checkpoint_rewrite)
+            return _with_health(after, health)
         case AllocateAnswered(resource, devices):
             grant = Allocation(resource=resource, devices=devices, granted_at=now)
             return snapshot.but(allocations=(*_without_replaced_allocation(allocations or (), grant), grant))
         case ClaimPrepareRequested(claim):
             return preparing.apply_prepare(snapshot, claim)
-        case ClaimUnprepareRequested(uid):
-            return preparing.apply_unprepare(snapshot, uid)
+        case ClaimUnprepareRequested(claim):
+            return preparing.apply_unprepare(snapshot, claim, now)
         case LedgerLoaded():
             loaded = fact.but(ledger=partitions.forget_interrupted_change(fact.ledger))
             return takeover.apply_loaded_ledger(snapshot, loaded, now)

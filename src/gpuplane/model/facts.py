@@ -6,7 +6,7 @@ Times are seconds of CLOCK_BOOTTIME.
 from collections.abc import Mapping
 from typing import Any, Generic
 
-from gpuplane.model.claims import AllocatedClaim
+from gpuplane.model.claims import AllocatedClaim, ClaimName
 from gpuplane.model.config import NodeObjectRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceList, Gpu, Machine
@@ -185,9 +185,9 @@ class ClaimPrepareRequested(_TaggedMessage):
 
 
 class ClaimUnprepareRequested(_TaggedMessage):
-    """kubelet, apiserver: no pod here uses a claim any more, or it does not exist. `uid`: its UID."""
+    """kubelet, apiserver: no pod here uses a claim any more, or it does not exist."""
 
-    uid: str
+    claim: ClaimName
 
 
 class LedgerLoaded(_TaggedMessage):

@@ -143,6 +143,7 @@ class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}
     devices: Mapping[str, DeviceList] = {}
     config: Config = Config()
     allocations: tuple[Allocation, ...] | None = None  # None: not asked yet
+    ended_claims: Mapping[str, float] = {}  # "namespace/name" → when it was unprepared, until kubelet listed since
     pods: Mapping[str, PodMetadata] | None = None  # of this node, by UID; None: nobody asks the API server for them
     allocatable: Allocatable | None = None  # None: not asked
     checkpoint_rewrite: int = 0  # the number of the rewrite of kubelet's checkpoint that plugins have to cause; 0: none

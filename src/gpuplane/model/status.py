@@ -58,10 +58,13 @@ class CdiConflictStatus(Status):
 class ClaimFilesStatus(Status):
     """`fingerprints`: UID of a claim → a digest of what its CDI file on disk says.
 
+    `problems`: UID of a claim → what its files cannot be written or removed for; "" → what concerns all of them.
+
     `metadata_root`: the directory on the host below which files describe devices to containers; "" where there is none.
     """
 
     fingerprints: Mapping[str, str] = {}
+    problems: Mapping[str, Text] = {}
     metadata_root: str = ""
 
 

@@ -3,9 +3,10 @@
 import pytest
 
 from gpuplane.core.advertising import offer
+from gpuplane.core.dra.checking import doubtful_claims
 from gpuplane.core.dra.claimspecs import claim_specs
-from gpuplane.core.dra.preparing import claim_problem, is_claim_gone, prepare_problem
-from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, OpaqueConfig
+from gpuplane.core.dra.preparing import claim_problem, foreign_device_problem, is_claim_gone, prepare_problem
+from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, OpaqueConfig
 from gpuplane.model.config import DraSettings, Settings
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -56,19 +57,66 @@ def test_a_claim_gets_its_gpus_once_all_is_on_disk() -> None:
     assert [node.path for node in spec.devices[1].container_edits.device_nodes] == ["/dev/nvidia2"]
 
 
+def test_a_claim_that_is_allocated_anew_gets_its_new_devices() -> None:
+    """The scheduler gives the old ones to others, who are served."""
+    first = after(node(), ClaimPrepareRequested(claim("a", 0)))
+    anew = after(first, ClaimPrepareRequested(claim("a", 1)))
+    assert [each.unit for each in (anew.ledger.claims or {})["a"].devices] == ["GPU-1"]
+    assert prepare_problem(anew, claim("b", 0)) is None
+
+    both = after(first, ClaimPrepareRequested(claim("b", 1)))
+    assert code(both, claim("a", 1)) == "claim-device-in-use"
+    assert both.ledger.claims == after(both, ClaimPrepareRequested(claim("a", 1))).ledger.claims
+
+
+@pytest.mark.parametrize("pool", ["n2/gpu-0", "gpu-0", "n1/gpu-1", "n1/x/gpu-0", ""])
+def test_a_device_of_another_pool_is_not_this_nodes(pool: str) -> None:
+    """Pool and device both have to be ours."""
+    ours = claim("a", 0)
+    assert foreign_device_problem(ours, "n1") is None
+    problem = foreign_device_problem(ours.but(devices=(ours.devices[0].but(pool=pool),)), "n1")
+    assert problem is not None
+    assert problem.code == "claim-device-unknown"
+
+
+@pytest.mark.parametrize("request_", ["..", "a/../b", "", "a/", "/a", "a/b/c", "a\0b", "A", "x" * 64, "a\n", "é"])
+def test_a_request_that_the_api_would_not_take_is_refused(request_: str) -> None:
+    """It becomes a part of paths."""
+    asked = claim("a", 0)
+    assert code(node(), asked.but(devices=(asked.devices[0].but(request=request_),))) == "claim-invalid"
+    assert code(node(), asked.but(devices=(asked.devices[0].but(request="main/sub"),))) == ""
+
+
+def test_a_list_that_is_older_than_the_unprepare_brings_no_promise_back() -> None:
+    """Kubelet lists the containers of a claim that ended since it was asked."""
+    pod = PodRef(namespace="default", name="pod", container="main")
+    held = Allocation("gpu.nvidia.com", ("GPU-0",), holder=pod, claim="default/a")
+    snapshot = after(node(), ClaimPrepareRequested(claim("a", 0)), AllocationsListed((held,), 90.0))
+    ended = after(snapshot, ClaimUnprepareRequested(claim("a", 0).claim), now=100.0)
+    late = after(ended, AllocationsListed((held,), 95.0), now=101.0)
+
+    assert [doubtful_claims(each).unpromised for each in (snapshot, ended, late)] == [(), (), ()]
+    since = after(late, AllocationsListed((held,), 102.0), now=103.0)
+    assert [str(each) for each in doubtful_claims(since).unpromised] == ["default/a"]
+
+
 def test_a_promise_stands_whatever_is_asked_or_told_again() -> None:
     """Another Prepare, another look, another configuration: the same promise, until the Unprepare."""
     ready = written(after(node(), ClaimPrepareRequested(claim("a", 0))))
     again = after(
         ready,
-        ClaimPrepareRequested(claim("a", 1)),
+        ClaimPrepareRequested(claim("a", 0)),
         MachineObserved(MACHINE.but(gpus=None, faults=(Fault("driver-hang", "it hangs"),))),
         ConfigLoaded(Settings(dra=DraSettings(enabled=False))),
     )
     assert again.ledger.claims == ready.ledger.claims
     assert claim_problem(again, "a") is None
 
-    gone = after(again, ClaimUnprepareRequested("a"), ClaimUnprepareRequested("unknown"))
+    gone = after(
+        again,
+        ClaimUnprepareRequested(ClaimName("default", "a", "a")),
+        ClaimUnprepareRequested(ClaimName("default", "unknown", "unknown")),
+    )
     assert gone.ledger.claims is None
     assert not is_claim_gone(gone, "a")
     assert is_claim_gone(written(gone), "a")
@@ -101,10 +149,10 @@ def test_the_device_plugin_gives_out_no_claimed_gpu() -> None:
     shown = after(first, AllocationsListed((listed,), 600.0))
     assert not_given_out(shown) == {"GPU-0"}
     assert shown.allocations == (listed,)
-    ended = after(shown, ClaimUnprepareRequested("a"))
+    ended = after(shown, ClaimUnprepareRequested(ClaimName("default", "a", "a")))
     assert not_given_out(ended) == {"GPU-0"}
     assert not_given_out(after(ended, AllocationsListed((), 700.0))) == set()
-    assert not_given_out(after(first, ClaimUnprepareRequested("a"))) == set()
+    assert not_given_out(after(first, ClaimUnprepareRequested(ClaimName("default", "a", "a")))) == set()
     assert not_given_out(after(node(), ClaimPrepareRequested(claim("a", 0, admin=True)))) == set()
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -12,9 +13,10 @@ import pytest
 from gpuplane.agent.node import Node
 from gpuplane.core.dra.claimspecs import claim_fingerprints
 from gpuplane.core.dra.names import claim_file_name
+from gpuplane.core.dra.preparing import unprepare_problem
 from gpuplane.host.cdi import claimfiles
 from gpuplane.host.cdi.claimfiles import keep_claim_files
-from gpuplane.model.claims import AllocatedClaim
+from gpuplane.model.claims import AllocatedClaim, ClaimName
 from gpuplane.model.config import DraSettings, Settings
 from gpuplane.model.facts import ClaimPrepareRequested, ClaimUnprepareRequested, ConfigLoaded, Fact, MachineObserved
 from gpuplane.model.snapshot import Snapshot
@@ -81,7 +83,7 @@ async def test_a_claim_has_a_file_while_it_is_prepared(tmp_path: Path) -> None:
         kept.apply(MachineObserved(MACHINE.but(driver=newer)))
         await settled(kept)
         assert file.read_bytes() != before
-        kept.apply(ClaimUnprepareRequested("a"))
+        kept.apply(ClaimUnprepareRequested(ClaimName("default", "a", "a")))
         await settled(kept)
         assert not file.exists()
         assert (tmp_path / "cdi" / claim_file_name(DRIVER, "b")).exists()
@@ -163,9 +165,50 @@ async def test_containers_get_a_file_that_describes_their_devices(tmp_path: Path
         [request] = document["requests"]
         assert [each["name"] for each in request["devices"]] == ["gpu-0", "gpu-1"]
         assert request["devices"][1]["attributes"]["uuid"] == {"string": "GPU-1"}
-        kept.apply(ClaimUnprepareRequested("a"))
+        kept.apply(ClaimUnprepareRequested(ClaimName("default", "a", "a")))
         await settled(kept)
         assert not file.exists()
         other = json.loads((tmp_path / "cdi" / claim_file_name(DRIVER, "b")).read_bytes())
         path = other["devices"][0]["containerEdits"]["mounts"][-1]["containerPath"]
         assert path == f"{root}/resourceclaims/b/gpu/{DRIVER}-metadata.json"
+
+
+async def test_strange_things_beside_the_files_that_describe_devices_cost_nobody(tmp_path: Path) -> None:
+    """A file, links and folders of others are removed; what a link leads to is not."""
+    settings, elsewhere = Settings(dra=DraSettings(enabled=True, device_metadata=True)), tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "kept").write_text("x")
+    directory = tmp_path / "plugins" / DRIVER / "dra-device-metadata"
+    directory.mkdir(parents=True)
+    (directory / "stray").write_text("x")
+    (directory / "link").symlink_to(elsewhere)
+    (directory / "a").symlink_to(elsewhere)
+    (directory / "b").write_text("x")
+    (directory / "old" / "gpu").mkdir(parents=True)
+    async with keeping(tmp_path, ConfigLoaded(settings), prepare("a", 0), prepare("b", 1)) as kept:
+        await settled(kept)
+        assert sorted(each.name for each in directory.iterdir()) == ["a", "b"]
+        assert [each.name for each in elsewhere.iterdir()] == ["kept"]
+        assert json.loads((directory / "b/gpu/metadata.json").read_bytes())["metadata"]["name"] == "b"
+        for uid in ("a", "b"):
+            kept.apply(ClaimUnprepareRequested(ClaimName("default", uid, uid)))
+        await settled(kept)
+        assert list(directory.iterdir()) == []
+
+
+async def test_a_claim_whose_file_cannot_be_written_fails_alone(tmp_path: Path) -> None:
+    """What its specification mounts cannot be there; others come and go."""
+    settings = Settings(dra=DraSettings(enabled=True, device_metadata=True))
+    blocked = tmp_path / "plugins" / DRIVER / "dra-device-metadata" / "a" / "gpu" / "metadata.json"
+    async with keeping(tmp_path, ConfigLoaded(settings), prepare("a", 0), prepare("b", 1)) as kept:
+        await settled(kept)
+        blocked.unlink()
+        (blocked / "not-empty").mkdir(parents=True)
+        assert await kept.wait_until(lambda now: status(now).problems.keys() == {"a"}, 30)
+        kept.apply(ClaimUnprepareRequested(ClaimName("default", "b", "b")))
+        kept.apply(prepare("c", 2))
+        assert await kept.wait_until(lambda now: status(now).fingerprints.keys() == {"a", "c"}, 30)
+        assert unprepare_problem(kept.snapshot, "b") is None
+        assert unprepare_problem(kept.snapshot, "a") is not None
+        shutil.rmtree(blocked)
+        await settled(kept)

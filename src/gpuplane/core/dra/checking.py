@@ -3,7 +3,8 @@
 - One that is promised and that kubelet does not list: its containers have not started yet, no container names it, or
   its pod is gone and nobody had it unprepared (kubelet lost what it knew, or the object is gone). It is asked of the
   API server, rarely; only where that says that the claim is over, the promise ends.
-- One that kubelet lists and that is not promised: the state directory was lost. It is promised again, the same.
+- One that kubelet lists and that is not promised: the state directory was lost. It is promised again, the same. One
+  that was unprepared after kubelet was asked is none of these: an answer is as old as its question.
 """
 
 from collections.abc import Mapping
@@ -28,12 +29,13 @@ def doubtful_claims(snapshot: Snapshot) -> DoubtfulClaims:
     if snapshot.allocations is None or settings is None:
         return DoubtfulClaims()
     driver = settings.dra.driver if settings.dra.enabled else ""
-    return _doubtful_claims.of(snapshot, snapshot.ledger.claims or {}, snapshot.allocations, driver)
+    promised, ended = snapshot.ledger.claims or {}, snapshot.ended_claims
+    return _doubtful_claims.of(snapshot, promised, snapshot.allocations, driver, ended)
 
 
 @part_view
 def _doubtful_claims(
-    claims: Mapping[str, PreparedClaim], allocations: tuple[Allocation, ...], driver: str
+    claims: Mapping[str, PreparedClaim], allocations: tuple[Allocation, ...], driver: str, ended: Mapping[str, float]
 ) -> DoubtfulClaims:
     listed = {each.claim for each in allocations if each.claim and not each.granted_at and each.resource == driver}
     promised = {str(claim.claim) for claim in claims.values()}
@@ -41,7 +43,7 @@ def _doubtful_claims(
         unlisted={uid: claim.claim for uid, claim in claims.items() if str(claim.claim) not in listed},
         unpromised=tuple(
             ClaimName(namespace, name, uid="")
-            for namespace, _, name in (each.partition("/") for each in sorted(listed - promised))
+            for namespace, _, name in (each.partition("/") for each in sorted(listed - promised - ended.keys()))
         ),
     )
 

@@ -7,11 +7,13 @@ type of device fits no GPU; one that names the request of a GPU all the same is 
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
 from gpuplane.core.strict import InvalidInput, load_yaml_as
+from gpuplane.core.text import clip
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, OpaqueConfig
 from gpuplane.model.config import TimeSlice
 from gpuplane.model.value import Value
@@ -27,6 +29,12 @@ KINDS_OF_OTHER_DEVICES = (
 
 MAX_PARAMETERS = 10 << 10
 """Bytes of an entry (resource.k8s.io/v1, OpaqueParametersMaxLength)."""
+
+MAX_CONFIGS = 64
+"""Entries of an allocation: 32 of its classes and 32 of the claim (resource.k8s.io/v1, DeviceConfigMaxSize)."""
+
+MAX_EXPLAINED = 2 << 10
+"""Characters of an entry whose mistakes are explained: that takes a second for a megabyte, and tenants write it."""
 
 Interval = Literal["Default", "Short", "Medium", "Long"]
 
@@ -77,18 +85,33 @@ class _Head(msgspec.Struct, rename="camel"):
     kind: str = ""
 
 
+class _ReadConfig(Value):
+    """An entry: a configuration of a GPU, one of another kind of device, or what is wrong with it."""
+
+    config: GpuConfig | None = None
+    other_kind: str = ""
+    problem: str = ""
+
+
 def gpu_config(claim: AllocatedClaim, device: AllocatedDevice) -> GpuConfig | None:
     """The configuration of a GPU of a claim; None where nothing is configured. Raises InvalidConfig."""
     found = None
+    if len(claim.configs) > MAX_CONFIGS:
+        raise InvalidConfig(f"allocation.devices.config: has {len(claim.configs)} entries; {MAX_CONFIGS} are read")
     for where, config in _in_order(claim.configs):
         if not applies(config, device):
             continue
-        head = _decode_head(config, where)
-        if head.api_version == API_VERSION and head.kind in KINDS_OF_OTHER_DEVICES:
+        read = _read(config.parameters)
+        if read.other_kind:
             if config.requests:
-                raise InvalidConfig(f"{where}: {head.kind} is not for a full GPU, which request {device.request} got")
+                raise InvalidConfig(
+                    f"{where}: {read.other_kind} is not for a full GPU, which request {device.request} got"
+                )
             continue
-        found = _decode(config, where)
+        if read.config is None:
+            raise InvalidConfig(_explain(config.parameters, read.problem, where))
+        found = read.config
+        _require_served(found, where)
     return found
 
 
@@ -111,25 +134,36 @@ def _in_order(configs: Iterable[OpaqueConfig]) -> list[tuple[str, OpaqueConfig]]
     return sorted(places, key=lambda each: not each[1].is_from_class)
 
 
-def _decode_head(config: OpaqueConfig, where: str) -> _Head:
-    if len(config.parameters.encode()) > MAX_PARAMETERS:
-        raise InvalidConfig(f"{where}: the parameters have more than {MAX_PARAMETERS} bytes")
+@lru_cache(128)
+def _read(parameters: str) -> _ReadConfig:
+    """An entry as it is understood: read once, for all devices of its claim and however often that is asked for."""
+    if len(parameters.encode()) > MAX_PARAMETERS:
+        return _ReadConfig(problem=f"the parameters have more than {MAX_PARAMETERS} bytes")
     try:
-        return msgspec.json.decode(config.parameters, type=_Head)
+        head = msgspec.json.decode(parameters, type=_Head)
+        if head.api_version == API_VERSION and head.kind in KINDS_OF_OTHER_DEVICES:
+            return _ReadConfig(other_kind=head.kind)
+        return _ReadConfig(config=msgspec.json.decode(parameters, type=GpuConfig))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidConfig(f"{where}: {error}") from None
+        return _ReadConfig(problem=clip(str(error)))
 
 
-def _decode(config: OpaqueConfig, where: str) -> GpuConfig:
-    try:
-        found = load_yaml_as(config.parameters.encode(), GpuConfig, where)
-    except InvalidInput as invalid:
-        raise InvalidConfig("; ".join(invalid.errors)) from None
-    sharing = found.sharing
+def _explain(parameters: str, problem: str, where: str) -> str:
+    """What is wrong with an entry: with lines and suggestions if it is as long as people write them."""
+    if len(parameters) <= MAX_EXPLAINED:
+        try:
+            load_yaml_as(parameters.encode(), GpuConfig, where)
+        except InvalidInput as invalid:
+            return "; ".join(invalid.errors)
+    return f"{where}: {problem}"
+
+
+def _require_served(config: GpuConfig, where: str) -> None:
+    """Raises InvalidConfig for what is not served."""
+    sharing = config.sharing
     if sharing is not None and sharing.strategy == "MPS":
         raise InvalidConfig(
             f"{where}: sharing by MPS is not served for claims; share the GPU by the configuration file's sharing.mps"
         )
     if sharing is not None and sharing.mps_config is not None:
         raise InvalidConfig(f"{where}: sharing.mpsConfig needs sharing.strategy: MPS")
-    return found

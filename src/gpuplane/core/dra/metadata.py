@@ -51,9 +51,8 @@ def _metadata_files(claims: Mapping[str, PreparedClaim], machine: Machine) -> Fi
 
 
 def metadata_path(claim: PreparedClaim, request: str) -> str:
-    """The path of a request's file below the root. Two claims of one name have two."""
-    name = claim.claim
-    return f"{name.namespace}_{name.name}_{name.uid}/{request}/metadata.json"
+    """The path of a request's file below the root. Both parts are names of Kubernetes (`preparing`)."""
+    return f"{claim.claim.uid}/{request}/metadata.json"
 
 
 def metadata_mount(claim: PreparedClaim, device: PreparedDevice, root: str) -> Mount:

@@ -11,6 +11,9 @@ import re
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 """A name of a device (RFC 1123; pkg/apis/resource/validation/validation.go)."""
 
+DNS_SUBDOMAIN = re.compile(rf"{DNS_LABEL.pattern}(\.{DNS_LABEL.pattern})*")
+"""A name of a claim."""
+
 KUBERNETES_UID = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9]{0,61}[A-Za-z0-9])?")
 """A UID that may be part of a file name. API servers make UUIDs."""
 

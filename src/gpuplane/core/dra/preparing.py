@@ -14,9 +14,18 @@ from collections.abc import Iterable, Iterator
 from gpuplane.core.containers.cdi.names import qualified_name
 from gpuplane.core.dra.claimspecs import claim_fingerprints, claim_specs, omission_reasons
 from gpuplane.core.dra.configs import InvalidConfig, gpu_config, time_slice
-from gpuplane.core.dra.names import KUBERNETES_UID, claim_cdi_kind, claim_cdi_name, device_name
+from gpuplane.core.dra.names import (
+    DNS_LABEL,
+    DNS_SUBDOMAIN,
+    KUBERNETES_UID,
+    claim_cdi_kind,
+    claim_cdi_name,
+    device_name,
+    pool_name,
+)
 from gpuplane.core.partitions.plans import withdrawn_units
 from gpuplane.core.shares import unit_of
+from gpuplane.core.text import clip
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
 from gpuplane.model.config import DraSettings
 from gpuplane.model.machine import Gpu
@@ -28,18 +37,24 @@ from gpuplane.model.text import Text
 MAX_DEVICES = 1024
 """Of one claim; the API server allows 32 results."""
 
+MAX_CLAIM_NAME = 253
+"""Characters (RFC 1123)."""
+
 
 def prepare_problem(snapshot: Snapshot, claim: AllocatedClaim) -> Reason | None:
     """Why a claim cannot be prepared now; None if it can, or is. `waiting`: it is not known yet."""
-    if is_prepared(snapshot, claim.claim.uid):
+    if is_prepared_as_allocated(snapshot, claim):
         return None
     made = _prepare(snapshot, claim)
     return made if isinstance(made, Reason) else None
 
 
 def apply_prepare(snapshot: Snapshot, claim: AllocatedClaim) -> Snapshot:
-    """The snapshot with the promise for a claim; the same where it stands already, or the claim cannot be prepared."""
-    if is_prepared(snapshot, claim.claim.uid):
+    """The snapshot with the promise for a claim; the same where it stands already, or the claim cannot be prepared.
+
+    A claim that was allocated anew loses what it was promised before: the scheduler may give that to others.
+    """
+    if is_prepared_as_allocated(snapshot, claim):
         return snapshot
     made = _prepare(snapshot, claim)
     if isinstance(made, Reason):
@@ -48,15 +63,30 @@ def apply_prepare(snapshot: Snapshot, claim: AllocatedClaim) -> Snapshot:
     return snapshot.but(ledger=snapshot.ledger.but(claims=claims))
 
 
-def apply_unprepare(snapshot: Snapshot, uid: str) -> Snapshot:
-    """The snapshot without the promise for a claim."""
-    left = {each: claim for each, claim in (snapshot.ledger.claims or {}).items() if each != uid}
-    return snapshot.but(ledger=snapshot.ledger.but(claims=left or None))
+def apply_unprepare(snapshot: Snapshot, claim: ClaimName, now: float) -> Snapshot:
+    """The snapshot without the promise for a claim. What kubelet lists of it until then is the claim's that ended."""
+    left = {uid: each for uid, each in (snapshot.ledger.claims or {}).items() if uid != claim.uid}
+    ended = {**snapshot.ended_claims, str(claim): now}
+    return snapshot.but(ledger=snapshot.ledger.but(claims=left or None), ended_claims=ended)
 
 
 def is_prepared(snapshot: Snapshot, uid: str) -> bool:
     """Whether there is a promise for a claim."""
     return uid in (snapshot.ledger.claims or {})
+
+
+def is_prepared_as_allocated(snapshot: Snapshot, claim: AllocatedClaim) -> bool:
+    """Whether there is a promise for a claim, and it is of the devices that it is allocated now."""
+    promised = (snapshot.ledger.claims or {}).get(claim.claim.uid)
+    return promised is not None and tuple(each.allocated for each in promised.devices) == claim.devices
+
+
+def foreign_device_problem(claim: AllocatedClaim, node: str) -> Reason | None:
+    """Why a claim is not for this node: a device is of another node's pool, which may have the same name there."""
+    for each in claim.devices:
+        if each.pool != pool_name(node, each.device):
+            return _reason("claim-device-unknown", f"node {node} has no device {each.pool}/{each.device}")
+    return None
 
 
 def claim_problem(snapshot: Snapshot, uid: str) -> Reason | None:
@@ -80,8 +110,8 @@ def _file_problem(snapshot: Snapshot, uid: str) -> Reason | None:
     wanted = claim_specs(snapshot).get(uid)
     if written and (wanted is None or written == claim_fingerprints(snapshot)[uid]):
         return None  # one that cannot be made anew stays as it is
-    if status is not None and status.state == "failing":
-        return _reason("cdi-write-failed", f"the CDI file of the claim cannot be written: {status.text}")
+    if why := _disk_problem(snapshot, uid):
+        return _reason("cdi-write-failed", f"the CDI file of the claim cannot be written: {why}")
     return _reason("cdi-not-written", "the CDI file of the claim is being written", "waiting")
 
 
@@ -100,13 +130,35 @@ def is_claim_gone(snapshot: Snapshot, uid: str) -> bool:
     return uid not in (stored.claims or {})
 
 
-def unprepare_problem(snapshot: Snapshot) -> Reason | None:
+def unprepare_problem(snapshot: Snapshot, uid: str) -> Reason | None:
     """Why what is left of a claim cannot be removed now; None for nothing that lasts."""
-    statuses = snapshot.statuses
-    for status in (statuses.of(STATE_DIRECTORY), statuses.of(CLAIM_FILES)):
-        if status is not None and status.state == "failing":
-            return _reason("claim-not-removed", f"what is left of the claim cannot be removed: {status.text}")
+    directory = snapshot.statuses.of(STATE_DIRECTORY)
+    lost = directory.text if directory is not None and directory.state == "failing" else ""
+    if why := lost or _disk_problem(snapshot, uid):
+        return _reason("claim-not-removed", f"what is left of the claim cannot be removed: {why}")
     return None
+
+
+def _disk_problem(snapshot: Snapshot, uid: str) -> Text:
+    """What keeps the files of a claim from being what they shall be; "" for nothing."""
+    status = snapshot.statuses.of(CLAIM_FILES)
+    return (status.problems.get("") or status.problems.get(uid, "")) if status is not None else ""
+
+
+def has_valid_names(claim: ClaimName) -> bool:
+    """Whether the names are names of Kubernetes: the UID becomes part of file names, the others part of an URL."""
+    return (
+        KUBERNETES_UID.fullmatch(claim.uid) is not None
+        and DNS_LABEL.fullmatch(claim.namespace) is not None
+        and len(claim.name) <= MAX_CLAIM_NAME
+        and DNS_SUBDOMAIN.fullmatch(claim.name) is not None
+    )
+
+
+def _is_request(request: str) -> bool:
+    """Whether it is the name of a request, or "main/sub" of a prioritized list (ValidateFullSubrequestName)."""
+    parts = request.split("/")
+    return len(parts) <= 2 and all(DNS_LABEL.fullmatch(part) for part in parts)
 
 
 def _prepare(snapshot: Snapshot, claim: AllocatedClaim) -> PreparedClaim | Reason:
@@ -122,8 +174,10 @@ def _prepare(snapshot: Snapshot, claim: AllocatedClaim) -> PreparedClaim | Reaso
         return _reason("allocations-unknown", text, "waiting")
     if not claim.is_allocated or not claim.devices:
         return _reason("claim-not-allocated", "the claim has no allocation with devices of this driver")
-    if not KUBERNETES_UID.fullmatch(claim.claim.uid) or len(claim.devices) > MAX_DEVICES:
-        return _reason("claim-invalid", "the claim has an invalid UID or too many devices")
+    if not has_valid_names(claim.claim) or len(claim.devices) > MAX_DEVICES:
+        return _reason("claim-invalid", "the claim has an invalid name or UID, or too many devices")
+    if invalid := [each.request for each in claim.devices if not _is_request(each.request)]:
+        return _reason("claim-invalid", f"{clip(invalid[0])!r} is not the name of a request")
     devices = []
     for allocated in claim.devices:
         gpu = _gpu_of_device(snapshot, allocated)
@@ -186,8 +240,8 @@ def _unusable(snapshot: Snapshot, gpu: Gpu) -> Reason | None:
 
 def _in_use(snapshot: Snapshot, gpu: Gpu, claim: ClaimName) -> Reason | None:
     """Why a GPU cannot be promised to a claim: another has it, or part of it."""
-    for other in (snapshot.ledger.claims or {}).values():
-        if any(each.unit == gpu.uuid and not each.allocated.is_admin for each in other.devices):
+    for uid, other in (snapshot.ledger.claims or {}).items():
+        if uid != claim.uid and any(each.unit == gpu.uuid and not each.allocated.is_admin for each in other.devices):
             text = f"GPU {gpu.uuid} is prepared for claim {other.claim} ({other.claim.uid}) until that is unprepared"
             return _reason("claim-device-in-use", text)
     parts = {gpu.uuid, *(each.uuid for each in gpu.mig_devices)}

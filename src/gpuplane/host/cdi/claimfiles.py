@@ -9,6 +9,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -31,7 +32,7 @@ from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CLAIM_FILES, ClaimFilesStatus, PartState
-from gpuplane.model.text import join
+from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
 NO_CLAIMS: Mapping[str, PreparedClaim] = {}
@@ -101,37 +102,35 @@ class _Keeper:
         is_used = problems or wanted.claims or self.files or (settings is not None and settings.dra.enabled)
         if not is_used and CLAIM_FILES not in self.node.snapshot.statuses:
             return True  # this node has no claims
-        state: PartState = "failing" if problems else "ok"
-        text = join("; ", problems or [f"{self.directory}: {format_count(len(self.files), 'claim')}"])
+        text = join("; ", [*problems.values()] or [f"{self.directory}: {format_count(len(self.files), 'claim')}"])
         found = {uid: spec_fingerprint(seen.spec) for uid, seen in self.files.items() if seen.spec is not None}
         root = str(metadata_directory(self.plugins, wanted.driver)) if self.plugins is not None else ""
-        self.node.apply(
-            StatusChanged(CLAIM_FILES, ClaimFilesStatus(state, text, fingerprints=found, metadata_root=root))
-        )
+        state: PartState = "failing" if problems else "ok"
+        status = ClaimFilesStatus(state, text, fingerprints=found, problems=problems, metadata_root=root)
+        self.node.apply(StatusChanged(CLAIM_FILES, status))
         return not problems
 
-    def _reconcile(self, wanted: Wanted) -> list[str]:
-        """What was refused. One file costs the others nothing. What a specification mounts is there before it."""
-        problems = []
-        try:
-            if self.plugins is not None:
-                keep_metadata(metadata_directory(self.plugins, wanted.driver), wanted.metadata)
-        except OSError as error:
-            problems.append(f"{error.filename}: {error.strerror}")
+    def _reconcile(self, wanted: Wanted) -> dict[str, Text]:
+        """What was refused, by the claim's UID, or "" for all. What a specification mounts is there before it."""
+        problems: dict[str, Text] = {}
+        if self.plugins is not None:
+            problems |= keep_metadata(metadata_directory(self.plugins, wanted.driver), wanted.metadata)
         try:
             self.files = look(self.directory, wanted.driver, self.files)
             changes: dict[str, Spec | None] = dict.fromkeys(self.files.keys() - wanted.claims.keys())
             changes |= {uid: spec for uid, spec in wanted.specs.items() if not self._says(uid, spec)}
             for uid, spec in changes.items():
+                if spec is not None and (uid in problems or "" in problems):
+                    continue  # what it would mount is not there
                 try:
                     store(self.directory, claim_file_name(wanted.driver, uid), spec)
                 except OSError as error:
-                    problems.append(f"{error.filename}: {error.strerror}")
+                    problems[uid] = f"{error.filename}: {error.strerror}"
             if changes:
                 self.files = look(self.directory, wanted.driver, self.files)
         except OSError as error:
             self.files = {}  # runtimes see no more of them than we do
-            problems.append(f"{error.filename}: {error.strerror}")
+            problems[""] = f"{error.filename}: {error.strerror}"
         return problems
 
     def _says(self, uid: str, spec: Spec) -> bool:
@@ -143,20 +142,51 @@ def metadata_directory(plugins: Path, driver: str) -> Path:
     return plugins / driver / "dra-device-metadata"
 
 
-def keep_metadata(directory: Path, wanted: Metadata) -> None:
-    """Make the files below a directory what they shall be, and remove those of other claims. Raises OSError."""
+def keep_metadata(directory: Path, wanted: Metadata) -> dict[str, Text]:
+    """Make the files below a directory what they shall be, and remove those of other claims.
+
+    What was refused, by the claim's UID, which each path begins with; by "" where it is the directory.
+    """
+    problems: dict[str, Text] = {}
     if not wanted and not directory.exists():
-        return
-    disk.check_trusted(directory)
+        return problems
+    try:
+        disk.check_trusted(directory)
+        there = os.listdir(directory) if directory.exists() else []  # noqa: PTH208 (half the time)
+    except OSError as error:
+        return {"": f"{error.filename}: {error.strerror}"} if wanted else problems
+    kept = {path.partition("/")[0] for path in wanted}
+    for name in there:
+        if name not in kept:
+            _remove(directory / name)
     for path, document in wanted.items():
         file, content = directory / path, format_json(document)
-        if not file.exists() or files.read(file, MAX_BYTES, follow=False) != content:
-            file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            files.replace(file, content, mode=0o644)
-    kept = {path.partition("/")[0] for path in wanted}
-    for name in os.listdir(directory):  # noqa: PTH208 (half the time)
-        if name not in kept:
-            shutil.rmtree(directory / name)
+        try:
+            _make_directories(directory, file.parent)
+            if not file.exists() or files.read(file, MAX_BYTES, follow=False) != content:
+                files.replace(file, content, mode=0o644)
+        except OSError as error:
+            problems[path.partition("/")[0]] = f"{error.filename or file}: {error.strerror}"
+    return problems
+
+
+def _make_directories(root: Path, directory: Path) -> None:
+    """The directories from a root to one below it. What else has one of their names is removed. Raises OSError."""
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    for each in (*reversed(directory.relative_to(root).parents), directory.relative_to(root)):
+        path = root / each
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+            path.mkdir(mode=0o755)
+
+
+def _remove(path: Path) -> None:
+    """Remove what is not ours, whatever it is. What cannot be removed describes nothing that is mounted, and stays."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def look(directory: Path, driver: str, before: Mapping[str, Seen]) -> Mapping[str, Seen]:

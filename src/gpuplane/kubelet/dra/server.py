@@ -1,8 +1,8 @@
 """The claims that kubelet has us prepare and unprepare: DRAPlugin v1 and v1beta1.
 
 Prepare records a request and waits until the promise for the claim can be used (`core.dra.preparing`); the answer is
-what the ledger says. So it is the same each time, byte for byte, whatever was restarted meanwhile, and a claim that is
-prepared is answered from memory: without the API server, and never by the driver's library.
+what the ledger says. So it is the same each time, byte for byte, whatever was restarted meanwhile, as long as the claim
+is allocated the same devices. A claim that is prepared is answered also while the API server is away.
 
 Each claim of a request has an answer of its own, and waits for none of the others. Kubelet waits 45 s for all of them
 (pkg/kubelet/cm/dra/plugin/dra_plugin.go), so each is answered before that, with an error if need be: it asks again.
@@ -11,16 +11,16 @@ Unprepare gets nothing but names, for the claim may not exist any more: one that
 
 import asyncio
 import logging
-import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
-from gpuplane.core.dra.names import DNS_LABEL, KUBERNETES_UID
+from gpuplane.core.dra.names import KUBERNETES_UID
 from gpuplane.core.dra.preparing import (
     claim_problem,
+    has_valid_names,
     is_claim_gone,
     is_prepared,
     prepare_problem,
@@ -45,13 +45,13 @@ DEADLINE = 40.0  # seconds until a claim is answered; kubelet waits 45 s
 HELD_PATIENCE = 12.0
 """Seconds that a claim waits for a device that a container holds by the device plugin. What kubelet lists may be 10 s
 old (`kubelet.podresources`), and kubelet asks again only after 70 to 90 s (observed on kubelet 1.36.2)."""
+PROMISED_PATIENCE = 5.0
+"""Seconds that the API server may take to say that a claim was allocated anew, where something is promised for it."""
 MOST_CLAIMS = 128
 """Claims of one request. Kubelet asks for those of one pod (pkg/kubelet/cm/dra/manager.go)."""
 LONGEST_ERROR = 1000  # characters
 MOST_REFUSED = 64  # claims that are remembered as refused
 REFUSED_FOR = 600.0  # seconds; kubelet asks again after 70 to 90 s (observed on kubelet 1.36.2)
-LONGEST_NAME = 253  # characters of a claim's name (RFC 1123)
-DNS_SUBDOMAIN = re.compile(rf"{DNS_LABEL.pattern}(\.{DNS_LABEL.pattern})*")
 SUBJECT = LogSubject(part=DRA_PLUGIN.name)
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Claims:
         """UID → what each claim gets."""
         asked = [*claims]
         answers = await self._answer_each("Prepare", "claim-not-prepared", asked, self._prepare)
-        now, by_uid = self.node.now(), {each.uid: each for each in asked if _is_valid(each)}
+        now, by_uid = self.node.now(), {each.uid: each for each in asked if has_valid_names(each)}
         refused = {uid: why for uid, why in answers.items() if isinstance(why, Reason) and uid in by_uid}
         self._report_refused(
             answers.keys(),
@@ -133,10 +133,10 @@ class Claims:
         return answers
 
     async def _prepare(self, claim: ClaimName) -> Devices | Reason:
-        if not _is_valid(claim):
+        if not has_valid_names(claim):
             return _problem("claim-invalid", "the claim has no valid namespace, name and UID")
         until = self.node.now() + self.deadline
-        if not is_prepared(self.node.snapshot, claim.uid) and (why := await self._request(claim, until)):
+        if why := await self._request(claim, until):
             return why
         if why := await self._settle(partial(claim_problem, uid=claim.uid), until):
             return why
@@ -146,14 +146,19 @@ class Claims:
         return promised.devices
 
     async def _request(self, claim: ClaimName, until: float) -> Reason | None:
-        """Have a claim prepared as the API server tells it; why it cannot be, or None."""
+        """Have a claim prepared as the API server tells it; why it cannot be, or None.
+
+        What was promised counts where the API server does not answer, or has forgotten the claim.
+        """
+        is_promised, patience = is_prepared(self.node.snapshot, claim.uid), until - self.node.now()
         try:
-            async with asyncio.timeout(until - self.node.now()):
+            async with asyncio.timeout(min(patience / 4, PROMISED_PATIENCE) if is_promised else patience):
                 told = await self.fetch(claim)
         except ClaimUnavailable as error:
-            return error.reason
+            return None if is_promised else error.reason
         except TimeoutError:
-            return _problem("claim-not-fetched", "the API server has not answered in time")
+            late = _problem("claim-not-fetched", "the API server has not answered in time")
+            return None if is_promised else late
         if told.claim != claim:
             text = f"the API server has another claim of this name, with the UID {clip(told.claim.uid)}"
             return _problem("claim-not-found", text)
@@ -169,8 +174,8 @@ class Claims:
     async def _unprepare(self, claim: ClaimName) -> Reason | None:
         if not KUBERNETES_UID.fullmatch(claim.uid):
             return None  # no such claim was ever prepared
-        if is_prepared(self.node.snapshot, claim.uid):
-            self.node.apply(ClaimUnprepareRequested(claim.uid))
+        if is_prepared(self.node.snapshot, claim.uid) or has_valid_names(claim):
+            self.node.apply(ClaimUnprepareRequested(claim))
         return await self._settle(partial(_removal_problem, uid=claim.uid), self.node.now() + self.deadline)
 
     async def _settle(self, problem: Callable[[Snapshot], Reason | None], until: float) -> Reason | None:
@@ -194,17 +199,7 @@ def _removal_problem(snapshot: Snapshot, uid: str) -> Reason | None:
     if is_claim_gone(snapshot, uid):
         return None
     text = "what is left of the claim is being removed"
-    return unprepare_problem(snapshot) or Reason(kind="waiting", text=text, code="claim-not-removed")
-
-
-def _is_valid(claim: ClaimName) -> bool:
-    """Whether the names are names of Kubernetes: the UID becomes part of file names, the others part of an URL."""
-    return (
-        KUBERNETES_UID.fullmatch(claim.uid) is not None
-        and DNS_LABEL.fullmatch(claim.namespace) is not None
-        and len(claim.name) <= LONGEST_NAME
-        and DNS_SUBDOMAIN.fullmatch(claim.name) is not None
-    )
+    return unprepare_problem(snapshot, uid) or Reason(kind="waiting", text=text, code="claim-not-removed")
 
 
 def _problem(code: ReasonCode, text: str) -> Reason:

@@ -20,6 +20,7 @@ def hardware(
     machine: str,
     *,
     driver_root: Path = Path("/"),
+    library_folders: tuple[str, ...] = (),
     root_chosen: str = "",
     dev_root: Path | None = None,
     host_root: Path = Path("/"),
@@ -29,7 +30,8 @@ def hardware(
 ) -> Hardware:
     """The hardware that is meant: `nvml`, a profile or a file. Raises Unknown, FileNotFoundError.
 
-    `driver_root`: where this process sees the driver's root; `root_chosen`: what decided that, for people. `dev_root`:
+    `driver_root`: where this process sees the driver's root, and `library_folders` those below it where its libraries
+    are looked for first; `root_chosen`: what decided that, for people. `dev_root`:
     whose /dev has the driver's nodes; without it the driver's root, as NVIDIA has it. `host_root`: where /sys, /proc
     and /dev are otherwise. `deadline`: seconds that a call of the driver may take.
     `host_pids`: whether the numbers of processes are the host's here. `first`: see `cli/firstdriver.py`.
@@ -40,6 +42,7 @@ def hardware(
         nodes = dev_root or (driver_root if driver_root != Path("/") else host_root)
         return Nvidia(
             driver_root=driver_root,
+            library_folders=library_folders,
             root_chosen=root_chosen,
             root=host_root,
             dev_root=nodes,

@@ -78,6 +78,7 @@ class Nvidia:
         *,
         library: Path | None = None,
         driver_root: Path = Path("/"),
+        library_folders: tuple[str, ...] = (),
         root_chosen: str = "",
         root: Path = Path("/"),
         dev_root: Path | None = None,
@@ -90,8 +91,8 @@ class Nvidia:
         host_pids: bool = True,
         first: Waiting | None = None,
     ) -> None:
-        """`library` is libnvidia-ml's file; without it, it is searched for below `driver_root`, and
-        `root_chosen` says what decided that, where nothing is there. `root` has /sys, /proc
+        """`library` is libnvidia-ml's file; without it, it is searched for below `driver_root`, in `library_folders`
+        first, and `root_chosen` says what decided that, where nothing is there. `root` has /sys, /proc
         and /dev in it; where the driver's nodes are in the /dev of `dev_root`, those are taken. A look is taken every
         `poll`, and a call that takes longer than `deadline` hangs. A GPU that a hang or a crash was charged to is
         skipped for the first of `retry`, doubling up to the second; so is `rest` before a start that follows an end
@@ -104,6 +105,7 @@ class Nvidia:
             page=-1,
             library=str(library or ""),
             driver_root=str(driver_root),
+            library_folders=library_folders,
             root_chosen=root_chosen,
             root=str(root),
             dev_root=str(dev_root or ""),
@@ -468,7 +470,7 @@ class Nvidia:
         if before:
             return f"nvidia-smi, process {_pids(before)}, is stuck in the kernel", False, ""
         try:
-            smi = Smi(self._options.driver_root, index, arguments)
+            smi = Smi(self._options.driver_root, index, arguments, self._options.library_folders)
         except OSError as error:
             return f"{error.filename}: {error.strerror}", False, ""
         self._children.append(smi)

@@ -38,15 +38,18 @@ class Smi(Process):
     """One run of nvidia-smi, about one GPU. What it says goes to memory, so that it never waits for us; there is room
     for so much and no more."""
 
-    def __init__(self, driver_root: str, index: int | None, arguments: Sequence[str]) -> None:
-        """`index`: of the GPU that it is about. Raises OSError."""
+    def __init__(
+        self, driver_root: str, index: int | None, arguments: Sequence[str], library_folders: tuple[str, ...] = ()
+    ) -> None:
+        """`index`: of the GPU that it is about. `library_folders`: where its library is looked for first. Raises
+        OSError."""
         self._index, self._does = index, arguments[0]
         self._output = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(self._output, ROOM)
             fcntl.fcntl(self._output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
             command = [*TETHERED, str(os.getpid()), str(_find(driver_root)), *arguments]
-            environment = {**os.environ, **_preloaded(driver_root)}
+            environment = {**os.environ, **_preloaded(driver_root, library_folders)}
             super().__init__(start_process(command, stdout=self._output, stderr=self._output, env=environment))
         except OSError:
             os.close(self._output)
@@ -96,9 +99,9 @@ def reset_arguments(gpu: str) -> tuple[str, ...]:
     return "--gpu-reset", "-i", gpu
 
 
-def _preloaded(driver_root: str) -> dict[str, str]:
+def _preloaded(driver_root: str, library_folders: tuple[str, ...]) -> dict[str, str]:
     """The environment in which it finds its library."""
-    path = library(driver_root)
+    path = library(driver_root, library_folders)
     if path is None:
         return {}
     return {"LD_PRELOAD": " ".join(filter(None, (_roots(path), os.environ.get("LD_PRELOAD"))))}

@@ -322,7 +322,7 @@ def test_what_is_refused(words: list[str], status: int, machine: Path, tmp_path:
 
 def test_what_has_no_effect_says_so(machine: Path) -> None:
     """NVIDIA's options of other modes are taken, and change nothing."""
-    idle = ["--ldconfig-path=/sbin/ldconfig", "--library-search-path=/lib", "--csv.file=/x.csv",
+    idle = ["--ldconfig-path=/sbin/ldconfig", "--csv.file=/x.csv",
             "--csv.ignore-pattern=x", "--csv.compat-container-root=/y"]  # fmt: skip
     result = generate("--machine", machine, *idle)
 

@@ -14,7 +14,8 @@ from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.library import MACHINES, Unusable, start
 from gpuplane.hardware.driver.nvml import Nvml
 from gpuplane.hardware.driver.page import Page
-from gpuplane.hardware.driver.root import FOLDERS, SONAME
+from gpuplane.hardware.driver.places import FOLDERS
+from gpuplane.hardware.driver.root import SONAME, describe_search, library
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.machine import Driver, InjectedFailure, MachineFile
 from tests.hardware.driver.standin import StandIn
@@ -228,19 +229,47 @@ def test_a_library_that_somebody_else_could_change_is_not_loaded(standin: StandI
 
 
 def test_the_library_is_searched_for_under_the_driver_root(standin: StandIn, tmp_path: Path) -> None:
-    """In the folders of NVIDIA's plugin, in their order."""
-    for folder in FOLDERS[:2]:
-        (tmp_path / "driver-root" / folder).mkdir(parents=True)
-    first, second = (tmp_path / "driver-root" / folder / SONAME for folder in FOLDERS[:2])
+    """In the folders of NVIDIA's toolkit, in their order. A folder of its name is none, nor a link out of the root."""
+    first, second = (tmp_path / f"driver-root{folder}" / SONAME for folder in FOLDERS[1:3])
+    for each in (first, second):
+        each.parent.mkdir(parents=True)
     second.write_text("")
     assert refused(tmp_path / "driver-root").startswith(f"{second} ")
+    first.mkdir()
+    assert refused(tmp_path / "driver-root").startswith(f"{second} ")
+    first.rmdir()
+    first.symlink_to("/no/such/file")
+    assert refused(tmp_path / "driver-root").startswith(f"{second} ")
+    first.unlink()
     first.write_text("")
     assert refused(tmp_path / "driver-root").startswith(f"{first} ")
 
 
+@pytest.mark.parametrize("folder", ["/usr/lib/nvidia", "/usr/local/glibc/usr/lib"])
+def test_where_no_usual_folder_has_it_the_roots_own_loader_knows(tmp_path: Path, folder: str) -> None:
+    """As on Bottlerocket: its ldconfig has written down where, or somebody says it."""
+    root = tmp_path / "driver-root"
+    file = root / folder.removeprefix("/") / SONAME
+    file.parent.mkdir(parents=True)
+    file.write_text("")
+    assert library(str(root)) is None
+    assert library(str(root), (folder,)) == str(file)
+    (root / "etc").mkdir()
+    (root / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1" + f"\0{SONAME}\0{folder}/{SONAME}\0".encode())
+    assert library(str(root)) == str(file)
+    assert refused(root).startswith(f"{file} ")
+
+
+def test_where_it_was_looked_for_is_said(tmp_path: Path) -> None:
+    """All folders, for whoever has it in another one."""
+    searched = describe_search(str(tmp_path), ("/given",))
+
+    assert all(folder in searched for folder in ("/given", *FOLDERS, "/etc/ld.so.cache", str(tmp_path)))
+
+
 async def test_a_driver_root_is_used(standin: StandIn, tmp_path: Path, rich: MachineFile) -> None:
     """As where the agent's container has no NVIDIA runtime."""
-    folder = tmp_path / "driver-root" / FOLDERS[1]
+    folder = tmp_path / f"driver-root{FOLDERS[2]}"
     folder.parent.mkdir(parents=True)
     shutil.move(standin.folder, folder)
     async with watched(standin, library=None, driver_root=tmp_path / "driver-root") as watch:

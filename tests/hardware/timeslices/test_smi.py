@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.hardware.driver.root import FOLDERS, PROGRAMS, SONAME, program
+from gpuplane.hardware.driver.places import FOLDERS
+from gpuplane.hardware.driver.root import PROGRAMS, SONAME, program
 from gpuplane.model.config import TimeSlice
 from gpuplane.model.facts import ObserveMachine, SetTimeSlice, TimeSliceFinished
 from gpuplane.model.machine import Driver, Gpu, Machine
@@ -188,7 +189,7 @@ def test_programs_are_found_as_nvidia_finds_them(tmp_path: Path) -> None:
 
 async def test_it_has_the_library_of_its_driver_root(tmp_path: Path, watch: Watched, smi: SmiStandIn) -> None:
     """Which is not where the dynamic linker would look."""
-    library = smi.root / FOLDERS[0] / SONAME
+    library = smi.root / FOLDERS[1].removeprefix("/") / SONAME
     library.parent.mkdir(parents=True)
     library.symlink_to(tmp_path / "driver" / SONAME)
     (smi.root / "usr/bin/nvidia-smi").write_text(f'#!/bin/sh\necho "$LD_PRELOAD" > {tmp_path}/preloaded\n')

@@ -59,9 +59,7 @@ def _one_of(choices: Iterable[str], default: str = "") -> dict[str, Any]:
 ONLY_CSV = "it is only for --mode csv"
 WITHOUT_EFFECT = {
     "--ldconfig-path": "the hook finds ldconfig by itself",
-    **dict.fromkeys(
-        ("--library-search-path", "--csv.file", "--csv.ignore-pattern", "--csv.compat-container-root"), ONLY_CSV
-    ),
+    **dict.fromkeys(("--csv.file", "--csv.ignore-pattern", "--csv.compat-container-root"), ONLY_CSV),
 }
 """The options that never have an effect, and why."""
 
@@ -105,7 +103,8 @@ OPTIONS = (
     ("--config-search-path", PREFIX + "CONFIG_SEARCH_PATHS", MANY,
      "Not supported: gpuplane searches for files only where the driver installs them."),
     ("--ldconfig-path", PREFIX + "LDCONFIG_PATH", TEXT, _no_effect("--ldconfig-path")),
-    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY, _no_effect("--library-search-path")),
+    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY,
+     "Look for the driver's libraries in this directory of the driver root first."),
     ("--csv.file", PREFIX + "CSV_FILES", MANY, _no_effect("--csv.file")),
     ("--csv.ignore-pattern", PREFIX + "CSV_IGNORE_PATTERNS", MANY, _no_effect("--csv.ignore-pattern")),
     ("--csv.compat-container-root", PREFIX + "CSV_CONTAINER_COMPAT_ROOT", TEXT,
@@ -168,6 +167,14 @@ def request(said: Mapping[str, Any], host: Path | None) -> SpecOptions:
         ),
         feature_flags=_chosen("--feature-flag", said["feature_flag"], CDI_FEATURE_FLAGS),
     )
+
+
+def library_folders(said: dict[str, Any]) -> tuple[str, ...]:
+    """The directories of --library-search-path. Raises click.UsageError for one that is not absolute."""
+    folders = _listed(said["library_search_path"])
+    if relative := [each for each in folders if not each.startswith("/")]:
+        raise _wrong("--library-search-path", f"{relative[0]!r} is not an absolute path below the driver root")
+    return folders
 
 
 def _listed(values: Iterable[str]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import msgspec
 import yaml
 
 from gpuplane.cli import ending
-from gpuplane.cli.cdi.asked import note, options, place, request
+from gpuplane.cli.cdi.asked import library_folders, note, options, place, request
 from gpuplane.cli.cdi.idle import idle
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import say
@@ -56,7 +56,8 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
         note(each)
     if here and machine != NVML:
         note("--driver-root-ctr-path has no effect with a machine file: its driver is not installed anywhere")
-    seen = _seen(machine, Path(here or asked.driver_root), Path(here or asked.dev_root), timeout)
+    roots = Path(here or asked.driver_root), Path(here or asked.dev_root)
+    seen = _seen(machine, *roots, library_folders(said), timeout)
     spec = _spec(seen, asked)
     try:
         with ending.whole():
@@ -79,14 +80,17 @@ def _write(text: str, path: Path | None) -> None:
             note(f"{path}: {reason}: users other than root could change what containers get; let only root write there")
 
 
-def _seen(machine: str, driver_root: Path, dev_root: Path, timeout: float) -> Machine:
+def _seen(machine: str, driver_root: Path, dev_root: Path, folders: tuple[str, ...], timeout: float) -> Machine:
     """One look. A call of the driver may take a third of the time: a GPU that hangs then leaves it to the others."""
 
     if machine == NVML and not driver_root.is_dir():
         raise click.ClickException(f"the driver root {driver_root} is not a directory that this process can see")
 
     async def seen() -> Machine:
-        return await look(hardware(machine, driver_root=driver_root, dev_root=dev_root, deadline=timeout / 3), timeout)
+        found = hardware(
+            machine, driver_root=driver_root, library_folders=folders, dev_root=dev_root, deadline=timeout / 3
+        )
+        return await look(found, timeout)
 
     try:
         return ending.run(seen())

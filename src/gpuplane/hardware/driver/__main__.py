@@ -129,7 +129,8 @@ def main() -> None:
     try:
         nvml = Nvml(page)
         driver = library.start(nvml, options, files)
-        looker = Looker(nvml, files, driver, Installed(options.driver_root, files, options.root_chosen))
+        installed = Installed(options.driver_root, files, options.root_chosen, options.library_folders)
+        looker = Looker(nvml, files, driver, installed)
         if options.probe is not None:
             agent.tell(_probe(options.probe, looker, agent.skipped))
         else:

@@ -63,6 +63,7 @@ class Options(Value):
     page: int
     library: str = ""  # "": searched for under `driver_root`
     driver_root: str = "/"
+    library_folders: tuple[str, ...] = ()  # where libraries are looked for first, below `driver_root`
     root_chosen: str = ""  # what decided that, for people who miss something there
     root: str = "/"  # what holds /sys, /proc and /dev
     dev_root: str = ""  # what holds /dev, if the driver's nodes are there and not under `root`

@@ -31,6 +31,7 @@ from gpuplane.hardware.driver.places import (
     STORAGE,
     XORG,
 )
+from gpuplane.hardware.driver.root import cached_folders
 from gpuplane.hardware.driver.tree import Tree
 from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary
 
@@ -45,8 +46,9 @@ Found = tuple[DriverFiles | None, str]
 class Installed:
     """The files under one root. They are looked for again only when something has changed that the search came by."""
 
-    def __init__(self, root: str, files: Files, chosen: str = "") -> None:
-        self._root, self._files, self._chosen = root, files, chosen
+    def __init__(self, root: str, files: Files, chosen: str = "", folders: tuple[str, ...] = ()) -> None:
+        """`folders`: where libraries are looked for first."""
+        self._root, self._files, self._chosen, self._folders = root, files, chosen, folders
         self._version, self._tree = "", Tree(root)
         self._found: Found | None = None
         self.left: Mapping[str, str] = {}
@@ -56,7 +58,7 @@ class Installed:
         """(the files of this version, "") or (None, why there are none). Nothing is raised."""
         if self._found is None or version != self._version or self._tree.changed():
             self._version, self._tree = version, Tree(self._root)
-            search = _Search(self._tree, self._files, version)
+            search = _Search(self._tree, self._files, version, self._folders)
             files, missing = search.found()
             self._found = files, "; ".join(filter(None, (missing, missing and self._chosen)))
             self.left = dict(sorted(search.left.values()))
@@ -66,8 +68,8 @@ class Installed:
 class _Search:
     """One search in a tree."""
 
-    def __init__(self, tree: Tree, files: Files, version: str) -> None:
-        self._tree, self._files, self._version = tree, files, version
+    def __init__(self, tree: Tree, files: Files, version: str, given: tuple[str, ...]) -> None:
+        self._tree, self._files, self._version, self._given = tree, files, version, given
         self._of_version = re.compile(rf"{NAME}\.so\.{re.escape(version)}")
         self.left: dict[str, tuple[str, str]] = {}
         """What was left out: where it really is → the first path to it, for people, and why."""
@@ -88,14 +90,14 @@ class _Search:
 
     def _folders(self) -> tuple[str, ...]:
         """Where libcuda of this version is."""
-        name = f"libcuda.so.{self._version}"
-        found = (self._regular(f"{folder}/{name}") for folder in FOLDERS)
-        folders = dict.fromkeys(_folder(path) for path in found if path)
-        if not folders and self._regular(CACHE):
-            cached = re.findall(rb"(/[^\0]*)/libcuda\.so\.1\0", self._tree.read(CACHE))
-            found = (self._regular(f"{folder.decode(errors='replace')}/{name}") for folder in cached)
-            folders = dict.fromkeys(_folder(path) for path in found if path)
-        return tuple(folders)
+        usual, name = (*self._given, *FOLDERS), f"libcuda.so.{self._version}"
+        found = tuple(dict.fromkeys(self._folders_with(name, usual)))
+        if found or not self._regular(CACHE):
+            return found
+        return tuple(dict.fromkeys(self._folders_with(name, cached_folders(self._tree, "libcuda.so.1"))))
+
+    def _folders_with(self, name: str, folders: Iterable[str]) -> Iterator[str]:
+        return (_folder(path) for folder in folders if (path := self._regular(f"{folder}/{name}")))
 
     def _libraries(self, folders: Iterable[str]) -> tuple[DriverLibrary, ...]:
         paths = set[str]()
@@ -106,7 +108,7 @@ class _Search:
             for name in self._tree.names(f"{folder}/vdpau"):
                 if self._of_version.fullmatch(name):
                     paths.add(f"{folder}/vdpau/{name}")
-        for folder in (*folders, *FOLDERS):
+        for folder in (*folders, *self._given, *FOLDERS):
             paths |= {f"{folder}/{name}" for name in self._tree.names(folder) if GRAPHICS.fullmatch(name)}
         real = sorted({path for each in paths if (path := self._regular(each))})
         links = self._links(real)
@@ -215,7 +217,7 @@ class _Search:
 
     def _nowhere(self, wanted: str) -> str:
         root = self._tree.root
-        there = {folder: names for folder in FOLDERS[1:] if (names := self._tree.names(folder))}
+        there = {folder: names for folder in (*self._given, *FOLDERS[1:]) if (names := self._tree.names(folder))}
         others = [f"{folder}/{name}" for folder, names in there.items() for name in names if CUDA.fullmatch(name)]
         broken = [path for path in others if path.endswith(f"/{wanted}")]
         if broken:

@@ -10,7 +10,7 @@ from gpuplane.hardware.driver.channel import Options
 from gpuplane.hardware.driver.errors import Failed, driver_fault
 from gpuplane.hardware.driver.files import Files
 from gpuplane.hardware.driver.nvml import Nvml
-from gpuplane.hardware.driver.root import SONAME, libraries, library
+from gpuplane.hardware.driver.root import SONAME, describe_search, library, library_candidates
 from gpuplane.model.machine import Driver, Fault
 
 MACHINES = {0x03: "x86", 0x28: "arm", 0x3E: "x86-64", 0xB7: "aarch64", 0xF3: "RISC-V"}  # ELF's e_machine
@@ -32,7 +32,7 @@ def start(nvml: Nvml, options: Options, files: Files) -> Driver:
     """Load the library and initialize it. Raises Unusable."""
     path = _path(options)
     try:
-        _load(path, options.root_chosen)
+        _load(path, options)
         nvml.call("nvmlInit")
         return Driver(version=nvml.call("nvmlSystemGetDriverVersion"), cuda=_cuda(nvml))
     except Failed as failed:
@@ -47,7 +47,7 @@ def start(nvml: Nvml, options: Options, files: Files) -> Driver:
 def state(options: Options, files: Files) -> State:
     """What decides whether the library can be used: another try is worth while when it changes."""
     return (
-        tuple(map(_stat, [options.library] if options.library else libraries(options.driver_root))),
+        tuple(map(_stat, [options.library] if options.library else _candidates(options))),
         *kernel_state(files),
     )
 
@@ -59,18 +59,23 @@ def kernel_state(files: Files) -> State:
 
 def _path(options: Options) -> str | None:
     """The library's file; None where the dynamic linker shall find it."""
-    return options.library or library(options.driver_root)
+    return options.library or library(options.driver_root, options.library_folders)
 
 
-def _load(path: str | None, chosen: str) -> None:
+def _candidates(options: Options) -> list[str]:
+    return library_candidates(options.driver_root, options.library_folders)
+
+
+def _load(path: str | None, options: Options) -> None:
     # nvidia-ml-py loads by soname, and the dynamic linker answers with what is loaded under that name.
     if path is not None:
-        _check_file(path, chosen)
+        _check_file(path, options.root_chosen)
     try:
         ctypes.CDLL(path or SONAME)
     except OSError as error:
         if "No such file" in str(error):
-            raise Unusable(_missing(str(error), chosen)) from None
+            searched = describe_search(options.driver_root, options.library_folders)
+            raise Unusable(_missing(f"{error}; {searched}", options.root_chosen)) from None
         raise Unusable(Fault(code="driver-unusable", message=f"the library cannot be loaded: {error}")) from None
 
 

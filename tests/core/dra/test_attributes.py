@@ -28,7 +28,7 @@ C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
 
 NVIDIAS_MIG_ATTRIBUTES = {
     "type", "uuid", "parentUUID", "profile", "productName", "brand", "architecture", "cudaComputeCapability",
-    "driverVersion", "cudaDriverVersion", "addressingMode", "resource.kubernetes.io/pciBusID",
+    "driverVersion", "cudaDriverVersion", "resource.kubernetes.io/pciBusID",
     "resource.kubernetes.io/pcieRoot",
 }  # fmt: skip
 NVIDIAS_MIG_CAPACITIES = {
@@ -70,8 +70,8 @@ def test_a_gpu_that_tells_everything() -> None:
         "cudaComputeCapability": DeviceAttribute(version="9.0.0"),
         "driverVersion": DeviceAttribute(version="580.95.5"),
         "cudaDriverVersion": DeviceAttribute(version="13.0.0"),
-        "addressingMode": DeviceAttribute(string=""),
         "numa": DeviceAttribute(integer=0),
+        "resource.kubernetes.io/numaNode": DeviceAttribute(integer=0),
         "index": DeviceAttribute(integer=3),
         "clusterUUID": DeviceAttribute(string="6b200a72-5c1e-4f0d-9d3a-2f6e1b7c8d90"),
         "cliqueID": DeviceAttribute(integer=7),

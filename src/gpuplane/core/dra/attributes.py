@@ -1,13 +1,15 @@
 """Attributes and capacities of devices, by which claims choose among them.
 
 Names and types are NVIDIA's (dra-driver-nvidia-gpu 0.5, cmd/gpu-kubelet-plugin/deviceinfo.go), then Kubernetes' own
-(dynamic-resource-allocation/deviceattribute), then ours: numa, index, clusterUUID, cliqueID.
+(dynamic-resource-allocation/deviceattribute; numaNode: KEP-6072), then ours: numa, index, clusterUUID, cliqueID.
+A claim aligns devices of several drivers by the names of Kubernetes (`matchAttribute`), so those are never left out.
 
 - Every device of every type has every attribute. A selector on an attribute that a device does not have is an error
   that fails the pod, on this node and on every other (pkg dynamic-resource-allocation/cel). What is not known, or is
   nothing for a type, has the value of `UNKNOWN`.
 - Attributes and capacities are 32 at the most, and a string has at most 64 bytes (resource.k8s.io/v1, validation.go).
-  The fullest MIG device has the 17 attributes and 15 capacities: there is no room for another name.
+  The fullest MIG device has the 17 attributes and 15 capacities: there is no room for another name. So NVIDIA's
+  addressingMode is missing, which its own devices do not always have.
 """
 
 import re
@@ -38,11 +40,11 @@ UNKNOWN: Mapping[str, DeviceAttribute] = {
     "cudaComputeCapability": DeviceAttribute(version=NO_VERSION),
     "driverVersion": DeviceAttribute(version=NO_VERSION),
     "cudaDriverVersion": DeviceAttribute(version=NO_VERSION),
-    "addressingMode": DeviceAttribute(string=""),
     "numa": DeviceAttribute(integer=-1),
     "index": DeviceAttribute(integer=-1),
     "clusterUUID": DeviceAttribute(string=""),  # of the NVLink fabric
     "cliqueID": DeviceAttribute(integer=-1),
+    f"{STANDARD_DOMAIN}numaNode": DeviceAttribute(integer=-1),
     f"{STANDARD_DOMAIN}pciBusID": DeviceAttribute(string=""),
     f"{STANDARD_DOMAIN}pcieRoot": DeviceAttribute(string=""),
 }
@@ -77,7 +79,7 @@ def gpu_attributes(driver: Driver | None, gpu: Gpu) -> Mapping[str, DeviceAttrib
         f"{STANDARD_DOMAIN}pcieRoot": _string(gpu.pcie_root),
     }
     if gpu.numa is not None:
-        known["numa"] = DeviceAttribute(integer=gpu.numa)
+        known["numa"] = known[f"{STANDARD_DOMAIN}numaNode"] = DeviceAttribute(integer=gpu.numa)
     if fabric is not None:
         known |= {"clusterUUID": _string(fabric.cluster), "cliqueID": DeviceAttribute(integer=fabric.clique)}
     return {**UNKNOWN, **known}

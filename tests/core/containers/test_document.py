@@ -315,5 +315,7 @@ def test_control_nodes_that_do_not_exist_are_given_where_cuda_needs_them() -> No
 
     unknown = {path: each for path, each in MACHINE.device_node_stats.items() if path != "/dev/nvidia-uvm"}
     got = made(MACHINE.but(shared_nodes=("/dev/nvidiactl",), device_node_stats=unknown))
-    assert got.spec is not None
-    assert paths(got.spec.container_edits) == ["/dev/nvidiactl"]
+    assert got.spec is None, "the driver of the node is not loaded: no CUDA program could start"
+    assert {as_shown(why) for why in got.omission_reason_by_device.values()} == {
+        "no container could use it: /dev/nvidia-uvm does not exist"
+    }

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.containers.cdi import specstatus as condition
@@ -42,6 +43,7 @@ LIBCUDA = DriverLibrary(path="/usr/lib/libcuda.so.580.95.05", soname="libcuda.so
 MACHINE = Machine(
     driver=Driver(version="580.95.05", cuda="13.0", files=DriverFiles(libraries=(LIBCUDA,))),
     gpus=(Gpu(index=0, uuid="GPU-a", model="T4", device_nodes=("/dev/nvidia0",)),),
+    shared_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm"),
 )
 KEPT = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok"))
 CONTAINERD = NodeObjectRequests(container_runtime="containerd://2.1.4")
@@ -163,6 +165,24 @@ def test_allocate_answers_by_the_decision() -> None:
     written = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok", fingerprints=on_disk))
     got = allocate(after(written, start=known), "nvidia.com/gpu", ("GPU-a",))
     assert (got.cdi_devices, got.env) == (("k8s.device-plugin.nvidia.com/gpu=GPU-a",), {})
+
+
+def test_a_gpu_that_no_cuda_program_could_use_is_withheld_where_we_give_the_nodes() -> None:
+    """It is given out by itself once the node is there. Where NVIDIA's runtime makes the node, nobody waits for it."""
+    without = MachineObserved(MACHINE.but(shared_nodes=("/dev/nvidiactl",)))
+    known = after(KEPT, NodeRequestsChanged(CONTAINERD), *READY, without)
+    [resource] = offer(known).resources
+    [reason] = resource.devices[0].reasons
+    assert (reason.kind, reason.code) == ("problem", "cdi-no-device")
+    assert "/dev/nvidia-uvm" in as_shown(reason.text)
+
+    back = after(MachineObserved(MACHINE), start=known)
+    on_disk = condition.spec_fingerprints(each.spec for each in desired_specs(back).values() if each.spec is not None)
+    written = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok", fingerprints=on_disk))
+    assert offer(after(written, start=back)).resources[0].devices[0].reasons == ()
+
+    envvar = after(KEPT, *READY, ConfigLoaded(Settings(device_list_strategy=("envvar",))), without)
+    assert offer(envvar).resources[0].devices[0].reasons == ()
 
 
 def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:

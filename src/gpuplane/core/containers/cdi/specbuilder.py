@@ -17,7 +17,7 @@ from gpuplane.core.containers.cdi.specrequest import ALL_NAME, NONE_NAME, SpecOp
 from gpuplane.core.containers.cdi.version import lowest_version
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.machine import DriverFiles, Machine
-from gpuplane.model.text import Text
+from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
 VISIBLE_DEVICES_VOID_EDITS = ContainerEdits(env=("NVIDIA_VISIBLE_DEVICES=void",))
@@ -105,8 +105,7 @@ def _gpu_contents(machine: Machine, request: SpecOptions) -> SpecContents:
     chosen = () if nobody else devices.select_devices(machine, request.ids)
     given, left = devices.assign_device_names(chosen, request.naming)
     notes = tuple(_missing_file_notes(machine, request))
-    if driverfiles.lacks_libcuda(_driver_files(machine)):
-        why = f"no container could use it: {_missing_libcuda_reason(machine, request)}"
+    if why := _unusable_reason(machine, request):
         left = {**{part.uuid: why for part in given.values()}, **left}
         return SpecContents(device_edits={}, omission_reason_by_device=left, notes=notes)
     edits = {name: _device_edits(part, machine, request) for name, part in given.items()} | (
@@ -114,6 +113,21 @@ def _gpu_contents(machine: Machine, request: SpecOptions) -> SpecContents:
     )
     common = _common_edits(machine, request, _control_node_paths(machine), given.values())
     return SpecContents(device_edits=edits, common_edits=common, omission_reason_by_device=left, notes=notes)
+
+
+def _unusable_reason(machine: Machine, request: SpecOptions) -> Text:
+    """Why no program in a container could use any GPU: it would start without CUDA, and nobody would know why."""
+    if driverfiles.lacks_libcuda(_driver_files(machine)):
+        return f"no container could use it: {_missing_libcuda_reason(machine, request)}"
+    there = _control_node_paths(machine)
+    missing = [path for path in REQUIRED_CONTROL_NODE_PATHS if path not in there]
+    why = join("; ", (_missing_node_text(machine, path) for path in missing))
+    return f"no container could use it: {why}" if missing else ""
+
+
+def _missing_node_text(machine: Machine, path: str) -> Text:
+    left_out = machine.insecure_files.get(path)
+    return f"{path} is left out: {left_out}" if left_out else f"{path} does not exist"
 
 
 def _control_node_paths(machine: Machine) -> list[str]:

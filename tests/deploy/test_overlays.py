@@ -17,7 +17,7 @@ from lightkube import codecs
 from tests.deploy.kustomize import DEPLOY, MERGE_KEYS, Json, apply, build, identity, real
 
 OVERLAYS = ("nvidia-runtime", "host")
-OF_NODES = ("node-labels", "node-feature", "features-file", "startup-taint")
+OF_NODES = ("node-labels", "node-feature", "features-file", "startup-taint", "trial")
 OF_PROMETHEUS = ("grafana-dashboard", "pod-monitor", "prometheus-rules", "service-monitor")
 IN_BOTH = ("dra", "hook", "mig-config", "network-policy", "pod-labels", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
 

@@ -21,6 +21,7 @@ from gpuplane.agent.control import control_standby
 from gpuplane.agent.node import Node
 from gpuplane.agent.options import Options
 from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, RunningParts, serving, status_page, watching
+from gpuplane.core.commands import unusual_state_dir
 from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
@@ -64,7 +65,8 @@ class Agent:
 
     def __init__(self, options: Options, hardware: Hardware, plain_devices: Hardware | None = None) -> None:
         self.options, self.hardware, self.plain_devices = options, hardware, plain_devices
-        self.node = Node(Snapshot(ledger=Ledger(boot_id=boot_id())))
+        state_dir = unusual_state_dir(str(options.state_dir))
+        self.node = Node(Snapshot(ledger=Ledger(boot_id=boot_id()), state_dir=state_dir))
         self.running = RunningParts(self.node)
         self.kubelet_lock = KubeletLock(self.node, options.plugins)
         self.about = AgentInfo(version=__version__, node=options.node_name, started_at=self.node.now())

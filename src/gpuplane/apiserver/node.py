@@ -11,8 +11,8 @@ What is read, and what it means:
   for a MIG device, or "all". An entry that cannot name a device is ignored, and reported.
 - Label `nvidia.com/gpu.deploy.device-plugin`: the GPU operator requests that no device plugin uses the driver here:
   "false" by an administrator, "paused-for-…" by its driver and MIG managers while they work. "true", absence and every
-  other value request nothing. `nvidia.com/gpu.deploy.operands=false` is not honoured: a node taken from the
-  operator to be given to us has it.
+  other value request nothing: `gpuplane` is that of a node given to us. `nvidia.com/gpu.deploy.operands=false` is not
+  honoured either.
 - Label `nvidia.com/mig.config`: the MIG configuration to partition the GPUs by, as for NVIDIA's MIG manager. It counts
   where the configuration has it followed (`core/partitions/desired`).
 - Label `nvidia.com/gpu.deploy.mig-manager`: "true" where that manager acts on this node (its DaemonSet selects that);

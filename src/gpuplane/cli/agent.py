@@ -22,6 +22,7 @@ from gpuplane.cli.driverroot import Root, contained, driver_root, seen
 from gpuplane.cli.machine import NVML, hardware, plain_devices
 from gpuplane.cli.say import fail, told
 from gpuplane.cli.serving import serve
+from gpuplane.core.commands import USUAL_STATE_DIR
 from gpuplane.core.config.flags import FLAG_BY_NAME
 from gpuplane.core.config.flagvalues import add_arguments, flag_text_or_default, flag_texts_by_name, use_two_dashes
 from gpuplane.core.config.resolve import resolve_settings
@@ -101,7 +102,7 @@ def _parser() -> Parser:
         help="kubelet's directory; default: the directory of --kubelet-socket",
     )
     own.add_argument(
-        "--state-dir", type=Path, default=Path("/var/lib/gpuplane"), metavar="DIR", help="default /var/lib/gpuplane"
+        "--state-dir", type=Path, default=Path(USUAL_STATE_DIR), metavar="DIR", help="default /var/lib/gpuplane"
     )
     own.add_argument(
         "--metrics-address", default="", metavar="HOST:PORT", help="serve /metrics, /healthz and /readyz; default off"

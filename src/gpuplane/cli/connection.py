@@ -16,12 +16,13 @@ import msgspec
 from gpuplane import __version__
 from gpuplane.cli.options import PATH
 from gpuplane.core.advertising import offer
+from gpuplane.core.commands import USUAL_STATE_DIR, unusual_state_dir
 from gpuplane.core.lenient import UnreadableValue, decode_leniently
 from gpuplane.core.text import clip, join_first_names
 from gpuplane.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
 from gpuplane.model.encoding import decode
 
-STATE_DIR = Path("/var/lib/gpuplane")
+STATE_DIR = Path(USUAL_STATE_DIR)
 PATIENCE = 10.0  # seconds that an answer may take
 
 state_dir = click.option(
@@ -56,7 +57,15 @@ def ask(directory: Path, request: ControlRequest) -> ControlResponse:
     answer = _understood(said, path)
     if answer.error:
         raise click.ClickException(f"{answer.error}")
-    return answer
+    return _as_reached(answer, directory)
+
+
+def _as_reached(answer: ControlResponse, directory: Path) -> ControlResponse:
+    """The answer, whose texts name commands with the state directory by which this command reached the agent."""
+    if (state := answer.state) is None:
+        return answer
+    snapshot = state.snapshot.but(state_dir=unusual_state_dir(str(directory)))
+    return answer.but(state=state.but(snapshot=snapshot))
 
 
 def show(directory: Path) -> NodeState:

@@ -13,6 +13,7 @@ from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.allocations import distinct_allocations
+from gpuplane.core.commands import INSPECT_HEALTH, command_line
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import holders_of
@@ -203,7 +204,8 @@ def _unmended(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
     if stands.state == "probing":
         if waited <= settings.probe_period + ANSWER:
             return ""
-        return f"had no probe within {span(waited)}: {stands.reason}; see gpuplane inspect health"
+        look = command_line(INSPECT_HEALTH, picture.snapshot.state_dir)
+        return f"had no probe within {span(waited)}: {stands.reason}; see {look}"
     if waited < LOOKS:
         return ""
     if away := driver_release_reason(picture.snapshot):

@@ -7,6 +7,7 @@ finds out for itself whether a device is given out, so none can say otherwise th
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.advertising import offer, offer_waiting_reason, unavailable_units
+from gpuplane.core.commands import INSPECT, command_line
 from gpuplane.core.devicenames import DeviceName, index_sort_key
 from gpuplane.core.health import devicehealth
 from gpuplane.core.inventory.resources import assign_units
@@ -165,8 +166,9 @@ def device_health_with_availability(snapshot: Snapshot, offered: Offer | None = 
     `offered`: as of `availability`.
     """
     reasons = {each.index or each.device: each.reasons for each in availability(snapshot, offered)}
+    inspect = command_line(INSPECT, snapshot.state_dir)
     return tuple(  # by the index, where there is one: two GPUs may bear one UUID
-        _mark_withheld(each, reasons.get(each.index or each.device, ()) if each.device else ())
+        _mark_withheld(each, reasons.get(each.index or each.device, ()) if each.device else (), inspect)
         for each in devicehealth.health_with_parents(snapshot)
     )
 
@@ -176,7 +178,7 @@ def _failing_part_names(reasons: Iterable[Reason]) -> Iterator[str]:
     return (each.part for each in reasons if each.kind == "problem" and each.part not in ("", DRIVER.name))
 
 
-def _mark_withheld(health: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceHealth:
+def _mark_withheld(health: DeviceHealth, reasons: tuple[Reason, ...], inspect: str) -> DeviceHealth:
     if not reasons or health.state not in ("healthy", "suspect", "degraded"):
         return health
     own = [health.reason] if health.reason else []
@@ -189,7 +191,7 @@ def _mark_withheld(health: DeviceHealth, reasons: tuple[Reason, ...]) -> DeviceH
             (CLEARED_BY_TEXT_BY_KIND[each.kind] for each in reasons if each.kind in CLEARED_BY_TEXT_BY_KIND), ""
         ),
         advice=next(
-            (f"run gpuplane inspect and read the line of the part {part}" for part in _failing_part_names(reasons)),
+            (f"run {inspect} and read the line of the part {part}" for part in _failing_part_names(reasons)),
             "",
         ),
     )

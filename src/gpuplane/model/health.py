@@ -27,6 +27,8 @@ class CatalogueEntry(Value):
     `cleared_by`: what must happen, beside the fault being gone, before the device can be healthy again.
     `grace_period`: seconds. A fault of an observation counts once it has lasted so long; an event counts once it occurs
     again within that time. 0: at once. `clear_after`: seconds for which it must not be seen, where time clears it.
+    `commands`: the words of the command lines that do what `advice` says; DEVICE and GPU stand for names
+    (`core/commands.py`).
     """
 
     title: Text
@@ -37,6 +39,7 @@ class CatalogueEntry(Value):
     advice: Text
     grace_period: float = 0.0
     clear_after: float = 60.0
+    commands: tuple[tuple[str, ...], ...] = ()
 
 
 class FaultCatalogue(Value):

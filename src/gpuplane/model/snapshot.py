@@ -136,6 +136,7 @@ class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}
 
     What is there: `machine` is NVIDIA's driver and GPUs, `devices` each other kind → its devices. Each is observed by
     itself, and is not there before its first observation.
+    `state_dir`: the agent's state directory, for the commands that its texts name; "" for the usual one.
     """
 
     generation: int = 0
@@ -150,6 +151,7 @@ class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}
     statuses: Statuses = Statuses()
     ledger: Ledger = Ledger()
     stored_ledger: StoredLedger = StoredLedger()
+    state_dir: str = ""
 
     @cached_property
     def memory(self) -> dict[Any, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from gpuplane.cli.connection import ask, pictured, show, state_dir
+from gpuplane.cli.connection import STATE_DIR, ask, pictured, show, state_dir
 from gpuplane.cli.options import OneOf
 from gpuplane.core.reports.inspection.report import build_inspection, health_inspection
 from gpuplane.core.text import format_json
@@ -53,7 +53,7 @@ def _once(directory: Path, about_health: bool, as_json: bool) -> None:
     if as_json:
         sys.stdout.buffer.write(format_json(_document(whole, about_health)))
     elif sys.stdout.isatty():
-        draw(whole, about_health)
+        draw(whole, about_health, directory)
     else:
         write(whole, about_health)
 
@@ -62,9 +62,9 @@ def _watch(directory: Path, about_health: bool, as_json: bool) -> None:
     from gpuplane.cli.inspect.watch import changes, follow, redraw
 
     if not as_json and sys.stdout.isatty():
-        from gpuplane.cli.inspect.page import health_page, page
+        from gpuplane.cli.inspect.page import health_page, node_page
 
-        follow(directory, lambda looks: redraw(looks, health_page if about_health else page))
+        follow(directory, lambda looks: redraw(looks, health_page if about_health else node_page(directory)))
     told = partial(_document, about_health=about_health)
     one = partial(_write_document if as_json else _write_block, about_health=about_health)
     follow(directory, lambda looks: changes(looks, told, one))
@@ -93,10 +93,10 @@ def write(whole: Inspection, about_health: bool, end: str = "\n") -> None:
     click.echo(found + end, nl=False)
 
 
-def draw(whole: Inspection, about_health: bool) -> None:
+def draw(whole: Inspection, about_health: bool, directory: Path = STATE_DIR) -> None:
     """Print a page."""
     from rich.console import Console
 
-    from gpuplane.cli.inspect.page import Page, health_page, page
+    from gpuplane.cli.inspect.page import Page, health_page, node_page
 
-    Console(highlight=False).print(Page(health_page if about_health else page, whole), crop=False)
+    Console(highlight=False).print(Page(health_page if about_health else node_page(directory), whole), crop=False)

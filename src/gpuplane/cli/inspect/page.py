@@ -1,6 +1,8 @@
 """An inspection for people, on a terminal of any width."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
@@ -19,6 +21,7 @@ from gpuplane.cli.inspect.rows import (
     uncounted_beside_waiting,
     until,
 )
+from gpuplane.core.commands import INSPECT_HEALTH, command_line, unusual_state_dir
 from gpuplane.core.text import format_count
 from gpuplane.model.inspection import Inspection, Resource
 from gpuplane.model.machine import NVIDIA_GPU
@@ -45,8 +48,11 @@ class Page:
             yield each
 
 
-def page(whole: Inspection, width: int) -> Lines:
-    """The node: its agent, its devices and who holds them, what is wrong, its resources and its parts."""
+def page(whole: Inspection, width: int, state_dir: str = "") -> Lines:
+    """The node: its agent, its devices and who holds them, what is wrong, its resources and its parts.
+
+    `state_dir`: the agent's, where it is not the usual one.
+    """
     yield from _head(whole, width)
     if whole.devices:
         yield Text()
@@ -56,13 +62,18 @@ def page(whole: Inspection, width: int) -> Lines:
         for cause in found:
             yield from _cause(cause, width)
     if any(cause.ends or cause.advice for cause in found):
-        yield from _styled(paragraph("How to repair it: gpuplane inspect health", width), "dim")
+        yield from _styled(paragraph(f"How to repair it: {command_line(INSPECT_HEALTH, state_dir)}", width), "dim")
     if whole.resources:
         yield Text()
         yield from table(RESOURCE, [_resource(each) for each in whole.resources], width, ("OF", "SHARED"))
     if whole.parts:
         yield Text()
         yield from table(PART, list(_parts(whole)), width, (), "REASON")
+
+
+def node_page(directory: Path) -> Write:
+    """What draws a node whose agent has this state directory."""
+    return partial(page, state_dir=unusual_state_dir(str(directory)))
 
 
 def health_page(whole: Inspection, width: int) -> Lines:

@@ -1,5 +1,6 @@
 """The fault catalogue as a table for people."""
 
+from gpuplane.core.commands import advise
 from gpuplane.core.faults.overrides import xid_number
 from gpuplane.core.kinds.nvidia.faults import UNKNOWN_FAULT, UNLISTED_XID
 from gpuplane.core.kinds.table import FAULTS
@@ -47,5 +48,5 @@ def _table_cells(codes: list[str], entry: CatalogueEntry) -> list[str]:
         entry.severity,
         entry.cleared_by + lasts,
         patience,
-        f"{entry.advice}".replace("|", "\\|"),
+        f"{advise(entry.advice, entry.commands)}".replace("|", "\\|"),
     ]

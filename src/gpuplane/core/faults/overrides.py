@@ -68,4 +68,6 @@ def effective_entry(code: str, settings: Settings | None, catalogue: FaultCatalo
     if override is not None:
         fields = override.__struct_fields__
         entry = entry.but(**{field: value for field in fields if (value := getattr(override, field)) is not None})
+        if override.advice is not None:
+            entry = entry.but(commands=())
     return entry.but(severity=HEALTH_CHECK_VARIABLES[variable]) if variable else entry

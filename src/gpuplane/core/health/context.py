@@ -1,9 +1,11 @@
 """What the health of a device is judged by, beside its own record."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
+from gpuplane.core.commands import Command, advise, command_line
 from gpuplane.core.faults.overrides import effective_entry
 from gpuplane.core.kinds.table import FAULTS
+from gpuplane.core.lookup import ALL_DEVICES_NAME
 from gpuplane.core.requests import driver_release_reason, node_requests
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.health import NODE_RECORD_KEY, CatalogueEntry, DeviceRecord, FaultCatalogue, HealthRecords
@@ -11,6 +13,7 @@ from gpuplane.model.machine import Device
 from gpuplane.model.pod import PodRef, find_same_container
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
 from gpuplane.model.status import DRIVER, Statuses
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
@@ -19,7 +22,8 @@ class HealthContext(Value):
 
     `settings`: their fault overrides change the catalogue. `holders`: the containers that hold a device now; None: not
     known. `can_probe`: whether the driver can be asked. `is_node_drained`: whether all devices of the node are
-    drained, by the node's own record.
+    drained, by the node's own record. `state_dir` and `mig_parents` (UUID of a MIG device → of its GPU) are for the
+    commands that a text names.
     """
 
     settings: Settings | None = None
@@ -27,10 +31,23 @@ class HealthContext(Value):
     can_probe: bool = True
     is_node_drained: bool = False
     catalogue: FaultCatalogue = FAULTS
+    state_dir: str = ""
+    mig_parents: Mapping[str, str] = {}
 
     def effective_entry(self, code: str) -> CatalogueEntry:
         """How a fault is judged: the catalogue's entry, with the overrides of the configuration."""
         return effective_entry(code, self.settings, self.catalogue)
+
+    def command_line(self, command: Command, key: str) -> str:
+        """A command about the device of a record, as it is typed."""
+        return command_line(command, self.state_dir, self._names(key))
+
+    def advice(self, entry: CatalogueEntry, key: str) -> Text:
+        """What to do about a fault of the device of a record, with the commands that do it."""
+        return advise(entry.advice, entry.commands, self.state_dir, self._names(key))
+
+    def _names(self, key: str) -> Mapping[str, str]:
+        return {"DEVICE": key or ALL_DEVICES_NAME, "GPU": self.mig_parents.get(key, key) or "GPU"}
 
     def holds_any_device(self, holder: PodRef) -> bool:
         """Whether a container is known to hold a device now."""
@@ -52,6 +69,8 @@ def health_context(snapshot: Snapshot) -> HealthContext:
         holders=None if allocations is None else holders_of(allocations),
         can_probe=driver_answers and not driver_release_reason(snapshot),
         is_node_drained=device_record(snapshot, NODE_RECORD_KEY).drain is not None,
+        state_dir=snapshot.state_dir,
+        mig_parents=snapshot.machine.mig_parents if snapshot.machine is not None else {},
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from gpuplane.core.commands import RESTORE, TAKE, command_line
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.health.context import (
     HealthContext,
@@ -24,15 +25,15 @@ from gpuplane.model.health import NODE_RECORD_KEY, ClearedBy, DeviceHealth, Devi
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text, join
 
-TEXT_BY_CLEARED_BY = {
+TEXT_BY_CLEARED_BY: Mapping[ClearedBy, str] = {
     "nothing": "when the agent does not observe the fault any more",
     "process": "when the affected program ends",
-    "reset": "after a reset of the GPU, or with gpuplane health restore",
-    "reboot": "after a reboot, or with gpuplane health restore",
+    "reset": "after a reset of the GPU, or with {}",
+    "reboot": "after a reboot, or with {}",
     "time": "after some time without a new fault of this kind",
-    "operator": "with gpuplane health restore",
+    "operator": "with {}",
 }
-"""What clears a fault, for people."""
+"""What clears a fault, for people, with a place for the command that restores the device."""
 
 CLEARED_BY_PROBE_TEXT = (
     "when the device has had no new fault for long enough and a recovery probe then finds it healthy"
@@ -120,7 +121,7 @@ def _with_driver_release_end(node: DeviceHealth, snapshot: Snapshot) -> DeviceHe
     return node.but(
         cleared_by_text="when the annotation gpuplane.io/driver-release of the Node object is removed"
         if release is None
-        else "when its time is over, or with gpuplane driver take",
+        else "when its time is over, or with " + command_line(TAKE, snapshot.state_dir),
         until=None if release is None else release.until,
         advice="",
     )
@@ -195,7 +196,7 @@ def _health_of_record(
         return healthy.but(
             state="drained",
             reason=drain_text,
-            cleared_by_text=_describe_what_ends_drain(record, context),
+            cleared_by_text=_describe_what_ends_drain(uuid, record, context),
             since=record.drain.since if record.drain else None,
             until=record.drain.until if record.drain else None,
             advice="end the pods on the device, then repair it",
@@ -223,8 +224,10 @@ def _with_findings(
         until=None if last_seen is None else last_seen + entry.clear_after,
         code=deciding.code,
         reason=join("; ", [*reasons, *failed_probe, *([f"drained: {drain_text}"] if drain_text else [])]),
-        cleared_by_text=CLEARED_BY_PROBE_TEXT if probing else TEXT_BY_CLEARED_BY[entry.cleared_by],
-        advice=entry.advice,
+        cleared_by_text=CLEARED_BY_PROBE_TEXT
+        if probing
+        else TEXT_BY_CLEARED_BY[entry.cleared_by].format(context.command_line(RESTORE, health.device)),
+        advice=context.advice(entry, health.device),
     )
 
 
@@ -236,12 +239,14 @@ def _finding_sort_key(finding: Finding, record: DeviceRecord, context: HealthCon
     return is_cleared, -hardness, position, finding.code
 
 
-def _describe_what_ends_drain(record: DeviceRecord, context: HealthContext) -> Text:
-    """What ends a drain, for people."""
+def _describe_what_ends_drain(key: str, record: DeviceRecord, context: HealthContext) -> Text:
+    """What ends the drain of the device of a record, for people."""
     if record.drain is None:
         return (
-            "with gpuplane health restore all"
+            f"with {context.command_line(RESTORE, NODE_RECORD_KEY)}"
             if context.is_node_drained
             else "when the annotation gpuplane.io/drain of the Node object is removed"
         )
-    return "with gpuplane health restore" + (", or when its time is over" if record.drain.until is not None else "")
+    return f"with {context.command_line(RESTORE, key)}" + (
+        ", or when its time is over" if record.drain.until is not None else ""
+    )

@@ -12,6 +12,7 @@ from gpuplane.core.advertising import (
     offer,
     part_with_missing_information,
 )
+from gpuplane.core.commands import INSPECT, command_line
 from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import DeviceName, describe_devices, device_uuids_or_indices
 from gpuplane.core.health import devicehealth
@@ -157,7 +158,8 @@ def _waiting_text(snapshot: Snapshot) -> str:
     status = snapshot.statuses.get(part) if part is not None else None
     uncounted = part == DRIVER and machine is not None  # a look that fails comes before the status that says why
     if part is not None and (uncounted or (status is not None and status.state != "ok")):
-        return f"waiting for the part {part.name}; to see why, run gpuplane inspect or read the log lines of this part"
+        inspect = command_line(INSPECT, snapshot.state_dir)
+        return f"waiting for the part {part.name}; to see why, run {inspect} or read the log lines of this part"
     waiting = offer(snapshot).waiting_reason
     return f"waiting: {waiting}" if waiting else "ready to offer"
 

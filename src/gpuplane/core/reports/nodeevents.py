@@ -91,7 +91,8 @@ def _driver_event_state(snapshot: Snapshot) -> DeviceEventState:
     if not ill:
         return HEALTHY_STATE
     why = "; ".join(f"{each.code}: {each.message}" for each in ill)
-    return DeviceEventState(index="", state="failing", reason=why, advice=by.effective_entry(ill[0].code).advice)
+    advice = by.advice(by.effective_entry(ill[0].code), NODE_RECORD_KEY)
+    return DeviceEventState(index="", state="failing", reason=why, advice=advice)
 
 
 def _event_state_of_health(health: DeviceHealth) -> EventState:

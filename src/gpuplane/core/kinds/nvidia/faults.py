@@ -6,25 +6,58 @@ the recovery action, also that none is left, and a look shows which it is. What 
 NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors). XIDs that are not in the table are judged as `UNLISTED`.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from gpuplane.core.commands import INSPECT, TAKE, Command
 from gpuplane.model.health import CatalogueEntry, ClearedBy, FaultCatalogue, Scope, Severity
+
+
+class Advice(NamedTuple):
+    """What to do about a fault, and the commands that do it."""
+
+    text: str
+    commands: tuple[Command, ...] = ()
+
+
+RESET = (
+    ("gpuplane", "driver", "release", "--for", "10m", "--why", "GPU reset"),
+    ("nvidia-smi", "-r", "-i", "GPU"),
+    TAKE,
+)
+"""A reset needs the driver released; the last command ends that before its time."""
 
 RESTART_ADVICE = (
     "restart the program that used the GPU; if the fault comes back on the same GPU with other programs, reset the GPU"
 )
 PROGRAM_ADVICE = "read the log of the program that used the GPU: the program is usually the cause"
-RESET_ADVICE = (
-    "end the pods on the GPU, release the driver (gpuplane driver release) and reset the GPU (nvidia-smi -r -i GPU)"
+RESET_ADVICE = Advice("end the pods on the GPU, release the driver, reset the GPU and resume the driver", RESET)
+LOST_ADVICE = Advice(
+    "end the pods on the GPU, release the driver, reset the GPU and resume the driver; if it does not come back, "
+    "reboot, then check its power, its seating in the slot and the riser card",
+    RESET,
+)
+PEERS_ADVICE = Advice(
+    "end the pods on the GPU and its NVLink peers, release the driver, reset the GPU and resume the driver", RESET
 )
 REBOOT_ADVICE = "drain the node and reboot it"
 REPLACE_ADVICE = "run NVIDIA's field diagnostic, and replace the GPU"
 DRIVER_ADVICE = "see the driver's lines in the kernel log (dmesg | grep NVRM)"
-FABRIC_ADVICE = "see nvidia-smi -q (Fabric) and the log of nvidia-fabricmanager"
-COOLING_ADVICE = (
-    "check the temperature of the GPU (nvidia-smi -q -d TEMPERATURE,PERFORMANCE), the fans and the air flow"
+FABRIC_ADVICE = Advice(
+    "see the log of nvidia-fabricmanager, and the state of the fabric", (("nvidia-smi", "-q", "-i", "GPU"),)
 )
-LINKS_ADVICE = "run nvidia-smi nvlink -s and nvidia-smi nvlink -e; reset the GPU; then check the board"
+COOLING_ADVICE = Advice(
+    "check the fans and the air flow, and the temperature of the GPU",
+    (("nvidia-smi", "-q", "-d", "TEMPERATURE,PERFORMANCE", "-i", "GPU"),),
+)
+POWER_ADVICE = Advice(
+    "check the power supplies and cables, and the power of the GPU",
+    (("nvidia-smi", "-q", "-d", "POWER,PERFORMANCE", "-i", "GPU"),),
+)
+LINKS_ADVICE = Advice(
+    "see the state and the errors of the links; then end the pods on the GPU, release the driver, reset the GPU and "
+    "resume the driver; if that does not help, check the board",
+    (("nvidia-smi", "nvlink", "-s", "-i", "GPU"), ("nvidia-smi", "nvlink", "-e", "-i", "GPU"), *RESET),
+)
 NO_ADVICE = "nothing to do"
 
 
@@ -33,23 +66,25 @@ def _fault(
     scope: Scope,
     severity: Severity,
     ends: ClearedBy,
-    advice: str,
+    advice: str | Advice,
     *,
     patience: float = 0.0,
     seen: Literal["look", "event"] = "look",
 ) -> CatalogueEntry:
+    told = advice if isinstance(advice, Advice) else Advice(advice)
     return CatalogueEntry(
         title=title,
         detected_by=seen,
         scope=scope,
         severity=severity,
         cleared_by=ends,
-        advice=advice,
+        advice=told.text,
         grace_period=patience,
+        commands=told.commands,
     )
 
 
-def _event(title: str, scope: Scope, severity: Severity, ends: ClearedBy, advice: str) -> CatalogueEntry:
+def _event(title: str, scope: Scope, severity: Severity, ends: ClearedBy, advice: str | Advice) -> CatalogueEntry:
     return _fault(title, scope, severity, ends, advice, seen="event")
 
 
@@ -57,8 +92,8 @@ def _event(title: str, scope: Scope, severity: Severity, ends: ClearedBy, advice
 _OBSERVED_FAULTS = {
     # the driver, and with it every GPU of the node
     "not-looked": _fault("not observed since the driver was released", "node", "unhealthy", "nothing",
-        "the fault ends when the agent observes the machine again; if this does not happen, run gpuplane "
-        "inspect and read the line of the part driver"),
+        Advice("the fault ends when the agent observes the machine again; if this does not happen, read the line of "
+               "the part driver", (INSPECT,))),
     "driver-hang": _fault(
         "the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER_ADVICE, patience=30
     ),
@@ -73,7 +108,7 @@ _OBSERVED_FAULTS = {
     "driver-unusable": _fault("the driver's library cannot be loaded", "node", "unhealthy", "nothing",
         "install the driver for this machine's architecture"),
     "driver-not-loaded": _fault("the kernel driver is not loaded", "node", "unhealthy", "nothing",
-        "load it: modprobe nvidia"),
+        Advice("load it", (("modprobe", "nvidia"),))),
     "driver-mismatch": _fault(
         "the driver's library and the kernel driver have different versions", "node", "unhealthy", "nothing",
         "load the installed kernel driver: reboot; or end all processes that use the old driver, unload it "
@@ -81,8 +116,7 @@ _OBSERVED_FAULTS = {
 
     # one GPU, or one MIG device
     "gpu-lost": _fault("the GPU has fallen off the bus", "gpu", "unhealthy", "reset",
-        "reset the GPU; if it does not come back, reboot; then check its power, its seating in the slot and "
-        "the riser card"),
+        LOST_ADVICE),
     "gpu-missing": _fault(
         "the GPU is in the machine, but the driver does not list it", "gpu", "unhealthy", "reset", DRIVER_ADVICE
     ),
@@ -102,7 +136,7 @@ _OBSERVED_FAULTS = {
     "recovery-reset": _fault("recovery action: reset", "gpu", "unhealthy", "reset", RESET_ADVICE),
     "recovery-reboot": _fault("recovery action: reboot", "gpu", "unhealthy", "reboot", REBOOT_ADVICE),
     "recovery-drain": _fault("recovery action: drain", "gpu", "unhealthy", "reset",
-        "end the pods that use this GPU or its NVLink peers, then reset the GPU"),
+        PEERS_ADVICE),
     "recovery-fabric": _fault("recovery action: recover IMEX", "gpu", "unhealthy", "nothing", FABRIC_ADVICE),
     "remap-pending": _fault(
         "memory rows will be remapped at the next GPU reset", "gpu", "degraded", "reset", RESET_ADVICE
@@ -122,10 +156,10 @@ _OBSERVED_FAULTS = {
     "fabric-failed": _fault("setting up the NVLink fabric failed", "link", "unhealthy", "nothing", FABRIC_ADVICE),
     "thermal-slowdown": _fault("slowed down by heat", "gpu", "degraded", "nothing", COOLING_ADVICE, patience=10),
     "power-slowdown": _fault("slowed down because of too little power", "gpu", "degraded", "nothing",
-        "check the power supplies and cables; run nvidia-smi -q -d POWER,PERFORMANCE", patience=10),
+        POWER_ADVICE, patience=10),
     "pcie-degraded": _fault("the PCIe link is narrower than it can be", "gpu", "degraded", "nothing",
-        "check the seating of the GPU in the slot and the riser card; run nvidia-smi -q (PCI: Link "
-        "Width)", patience=30),
+        Advice("check the seating of the GPU in the slot and the riser card, and the width of its PCIe link",
+               (("nvidia-smi", "-q", "-i", "GPU"),)), patience=30),
 }
 
 _EVENT_FAULTS = {
@@ -179,8 +213,7 @@ _XID_ENTRIES = {
     69: _event("graphics engine class error", "instance", "unhealthy", "process", RESTART_ADVICE),
     74: _event("NVLink error", "link", "unhealthy", "reset", LINKS_ADVICE),
     79: _event("GPU has fallen off the bus", "gpu", "unhealthy", "reset",
-        "reset the GPU; if it does not come back, reboot; then check its power, its seating in the slot and "
-        "the riser card"),
+        LOST_ADVICE),
     92: _event("many corrected memory errors", "gpu", "unhealthy", "reset", RESET_ADVICE),
     94: _event("memory error, contained to the program that ran", "instance", "unhealthy", "process", RESTART_ADVICE),
     95: _event("memory error, not contained", "gpu", "unhealthy", "reset", RESET_ADVICE),

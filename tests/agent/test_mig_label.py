@@ -142,6 +142,23 @@ async def test_the_label_partitions_and_its_removal_leaves_all_as_it_is(site: Si
         await site.nothing_changes(small=3, halves=1, gpus=7)
 
 
+async def test_a_layout_that_is_requested_beforehand_is_made_before_anything_is_given_out(site: Site) -> None:
+    """On a new node, no pod gets a whole GPU. When all parts are there, the node is ready, with one line in the log."""
+    site.layouts.write_text(LAYOUTS + "  all: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}]\n")
+    site.label("all")
+    lists = site.keep_lists()
+    async with site.agent() as agent:
+        await site.shows(small=56)
+        await site.server.until(
+            lambda: "gpuplane.io/GPUReady" in {each["type"] for each in site.node["status"]["conditions"]}
+        )
+        await agent.until_says(f"{SMALL}: 56 devices offered")
+        assert not any(lists)
+        assert sum(" devices offered" in line for line in agent.log) == 1
+    [told] = [each for each in site.node["status"]["conditions"] if each["type"] == "gpuplane.io/GPUReady"]
+    assert told["status"] == "True"
+
+
 async def test_the_pod_that_is_in_the_way_is_named_until_it_ends(site: Site) -> None:
     """The state is pending as long."""
     async with serving(site):

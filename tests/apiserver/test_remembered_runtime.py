@@ -10,8 +10,8 @@ NODE = "/api/v1/nodes/n1"
 SAID = "device list strategy: "
 PATIENT = """
 from gpuplane import cli
-from gpuplane.agent import parts
-parts.FIRST_WORD = parts.FIRST_EVER = 60.0
+from gpuplane.agent import firstlook
+firstlook.REMEMBERED = firstlook.FIRST_EVER = 60.0
 cli.main()
 """
 """An agent that waits for the API server's first word for as long as a busy machine needs, and not for two seconds."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from gpuplane.agent.configure import configure
 from gpuplane.agent.control import control
 from gpuplane.agent.dra import Fetch, fetch_nothing, keep_dra_driver
+from gpuplane.agent.firstlook import wait_for_node_object
 from gpuplane.agent.migconfigs import follow_mig_configs
 from gpuplane.agent.node import Node
 from gpuplane.agent.options import Options
@@ -57,10 +58,6 @@ from gpuplane.model.status import Part, Status
 
 if TYPE_CHECKING:
     from gpuplane.agent.telemetry import Telemetry
-
-FIRST_WORD, FIRST_EVER = 2.0, 10.0
-"""Seconds that the first look waits for the API server's first word about our Node; and where nothing is remembered of
-it: then a container could be told of its devices in a way that the runtime, which is not known, does not read."""
 
 Parts = Mapping[Part[Status], Callable[[], Awaitable[None]]]
 
@@ -222,8 +219,7 @@ def feature_label_values(snapshot: Snapshot) -> Mapping[str, str] | None:
 async def _watch(node: Node, hardware: Hardware, *, asks: bool) -> None:
     """The machine becomes facts. Our Node may ask to leave the driver alone: its word is waited for, for a moment."""
     if asks:
-        patience = FIRST_EVER if node.snapshot.ledger.node_requests is None else FIRST_WORD
-        await node.wait_until(lambda snapshot: snapshot.config.node_requests is not None, patience)
+        await wait_for_node_object(node)
     async for fact in hardware.facts():
         node.apply(fact)
 

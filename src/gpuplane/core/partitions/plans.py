@@ -22,7 +22,9 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 
 NO_STATE, NO_PLAN = GpuPartitionState(), GpuPlan()
-
+MAX_FAILED_TRIES = 3
+"""Tries in a row of one change, after which it counts as failed. Of a creation, the layout that was there before is
+then restored."""
 
 CHANGING_TEXT = "the MIG layout of its GPU is being changed"
 
@@ -78,19 +80,46 @@ def hiding_fault(gpu: Gpu) -> str:
 
 @view
 def withdrawn_units(snapshot: Snapshot) -> Mapping[str, Reason]:
-    """UUID of each device that is about to go, or to change its mode, and why it must not be given out.
+    """UUID of each device that must not be given out because of a layout, and why: it is about to go or to change its
+    mode, or its GPU waits for its layout.
 
     A change that is under way is not called back when the request changes.
     """
-    plans, states = gpu_plans(snapshot), partition_states(snapshot)
-    units = set[str]()
+    plans, states, waiting = gpu_plans(snapshot), partition_states(snapshot), gpus_awaiting_layout(snapshot)
+    reason = Reason(kind="configured", text=_withdrawn_text(snapshot), code="layout-changing")
+    found: dict[str, Reason] = {}
     for gpu in snapshot.gpus if plans or states else ():
-        units.update(withdrawn_units_of_gpu(gpu, plans.get(gpu.uuid, NO_PLAN)))
+        if gpu.uuid in waiting:
+            found |= dict.fromkeys((gpu.uuid, *(each.uuid for each in gpu.mig_devices)), reason.but(kind="waiting"))
+            continue
+        found |= dict.fromkeys(withdrawn_units_of_gpu(gpu, plans.get(gpu.uuid, NO_PLAN)), reason)
         state = states.get(gpu.uuid, NO_STATE)
         if state.pending and state.last_change is not None:
-            units.update(touched_units(gpu, state.last_change))
-    reason = Reason(kind="configured", text=_withdrawn_text(snapshot), code="layout-changing")
-    return dict.fromkeys(sorted(units), reason)
+            found |= dict.fromkeys(touched_units(gpu, state.last_change), reason)
+    return dict(sorted(found.items()))
+
+
+@view
+def gpus_awaiting_layout(snapshot: Snapshot) -> frozenset[str]:
+    """The UUIDs of the GPUs of which nothing is given out until their layouts are made: no container holds any part.
+
+    A GPU whose changes fail again and again, or which gets back the layout before, is not among them: what it has is
+    given out again, for nobody knows how long the requested layout takes.
+    """
+    states, parents = partition_states(snapshot), snapshot.ledger.mig_parents or {}
+    unfinished = {uuid for uuid, plan in gpu_plans(snapshot).items() if not (plan.is_done or plan.problem)}
+    return frozenset(
+        gpu.uuid
+        for gpu in snapshot.gpus
+        if gpu.uuid in unfinished
+        and _is_followed(states.get(gpu.uuid, NO_STATE))
+        and not held_parts(gpu, snapshot.allocations or (), parents).anyone
+    )
+
+
+def _is_followed(state: GpuPartitionState) -> bool:
+    """Whether the requested layout is on its way."""
+    return not state.rolled_back and state.failed_tries < MAX_FAILED_TRIES
 
 
 def _withdrawn_text(snapshot: Snapshot) -> Text:

@@ -4,6 +4,7 @@ The plan of each GPU is a view. `step` starts one change of one GPU at a time, a
 hardware makes it, and a look that shows it comes before the word that it was made. So after a crash at any point the
 next agent looks, plans again and goes on.
 
+- Of a GPU that no container holds, nothing is given out until its layout is made.
 - A device that has to go is withheld first. It is destroyed when no container holds it, no grant of it is unsettled,
   and kubelet, asked after that, does not count it as allocatable any more.
 - A failed change is tried again with growing delays; at once where the plan is another one by then.
@@ -21,6 +22,7 @@ from gpuplane.core.partitions.desired import DesiredLayouts, desired_layouts
 from gpuplane.core.partitions.gpuplan import GpuPlan, current_layout
 from gpuplane.core.partitions.layouts import Placement
 from gpuplane.core.partitions.plans import (
+    MAX_FAILED_TRIES,
     NO_STATE,
     gpu_plans,
     hiding_fault,
@@ -45,8 +47,6 @@ from gpuplane.model.status import DRIVER
 
 RETRY_DELAY_S, MAX_RETRY_DELAY_S = 1.0, 60.0
 """Seconds from a failed change to the next try: the first, doubled with each failure, up to the second."""
-MAX_FAILED_TRIES = 3
-"""Tries in a row to create something, after which the layout that was there before is restored."""
 MAX_CHANGES = 60
 """Changes on the way to a layout. The longest way is to destroy and to create 7 instances with one compute instance
 each, with a change of the mode and a reset in between."""

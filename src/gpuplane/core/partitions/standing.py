@@ -6,8 +6,8 @@ from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.desired import desired_layouts
 from gpuplane.core.partitions.gpuplan import GpuPlan, describe_change
 from gpuplane.core.partitions.holders import HeldParts, held_parts
-from gpuplane.core.partitions.plans import NO_STATE, gpu_plans, hiding_fault, partition_states
-from gpuplane.core.partitions.progress import MAX_FAILED_TRIES, is_settled, next_try_at, restored_delay
+from gpuplane.core.partitions.plans import MAX_FAILED_TRIES, NO_STATE, gpu_plans, hiding_fault, partition_states
+from gpuplane.core.partitions.progress import is_settled, next_try_at, restored_delay
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.text import join_first_names
 from gpuplane.core.view import view

@@ -4,7 +4,7 @@ A cause is said once with all devices that it concerns, and again where it becom
 leave it. Another wording is nothing new: a driver that fails may fail in another call at each look.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from gpuplane.core.advertising import (
     is_ready_to_take_over,
@@ -17,6 +17,7 @@ from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import DeviceName, describe_devices, device_uuids_or_indices
 from gpuplane.core.health import devicehealth
 from gpuplane.core.health.context import health_context
+from gpuplane.core.partitions.plans import gpus_awaiting_layout
 from gpuplane.core.requests import driver_release_reason, driver_release_requester
 from gpuplane.core.serving import standby_reason
 from gpuplane.model.config import Config
@@ -46,12 +47,15 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield from _health_news(before, after)
     yield from strategy.strategy_news(before, after)
     old, new = offer(before), offer(after)
+    awaited, awaits = gpus_awaiting_layout(before), gpus_awaiting_layout(after)
     if old is not new and not standby_reason(after):  # the status of the lock has said that
         yield from _news_of_alike_messages(
             _availability_messages({each.name: each for each in old.resources}, new.resources)
         )
         yield from _waiting_news(before, after)
-        yield from _resource_news(old, new)
+        yield from _resource_news(old, new, awaited | awaits)
+    if awaited and not awaits and not standby_reason(after):
+        yield from (_count_news(each) for each in new.resources)
 
 
 def _only_warnings(config: Config) -> Config:
@@ -164,16 +168,18 @@ def _waiting_text(snapshot: Snapshot) -> str:
     return f"waiting: {waiting}" if waiting else "ready to offer"
 
 
-def _resource_news(before: Offer, after: Offer) -> Iterator[News]:
+def _resource_news(before: Offer, after: Offer, awaiting: Collection[str]) -> Iterator[News]:
+    """What is offered under which names. `awaiting`: GPUs whose MIG layouts are made. While there are any, the number
+    of devices changes with each instance, and is said once at the end."""
     earlier = {resource.name: resource for resource in before.resources}
     for resource in after.resources:
         old = earlier.pop(resource.name, None)
-        if old is None or len(old.devices) != len(resource.devices):
-            yield _single_resource_news(resource.name, f"{len(resource.devices)} devices offered")
+        if not awaiting and (old is None or len(old.devices) != len(resource.devices)):
+            yield _count_news(resource)
     for name in earlier:
         yield _single_resource_news(name, "no longer offered")
     if before.not_offered is not after.not_offered:
-        left = [each for each in after.not_offered if each not in before.not_offered]
+        left = [each for each in after.not_offered if each not in before.not_offered and each.device not in awaiting]
         yield from _news_of_alike_messages(
             (
                 _DeviceMessage(level="info", beginning=f"not offered under any resource name: {each.reason}"),
@@ -182,6 +188,10 @@ def _resource_news(before: Offer, after: Offer) -> Iterator[News]:
             )
             for each in left
         )
+
+
+def _count_news(resource: Resource) -> News:
+    return _single_resource_news(resource.name, f"{len(resource.devices)} devices offered")
 
 
 def _single_resource_news(name: str, text: str) -> News:

@@ -1,8 +1,9 @@
 """Our Node's condition `gpuplane.io/GPUReady`, as a function of the snapshot: whether pods can get the GPUs here.
 
-"True" means that there are GPUs, that kubelet reads the list of every resource, and that the CDI files are on disk.
-Whether single GPUs are ill says `GPUProblem`. What waits for a new node (an autoscaler, the Node Readiness Controller,
-our own startup taint) waits for this.
+"True" means that there are GPUs, that kubelet reads the list of every resource, that the CDI files are on disk, and
+that no GPU waits for a requested MIG layout. (A GPU that a container holds, or whose layout fails, is not waited for:
+`gpuplane.io/MIGReady` tells of it.) Whether single GPUs are ill says `GPUProblem`. What waits for a new node (an
+autoscaler, the Node Readiness Controller, our own startup taint) waits for this.
 
 It does not flap when an agent starts again. While it stands by, nothing is said; and what is over in a moment, as that
 a plugin registers, has to last for `GRACE` seconds before it is "False".
@@ -11,7 +12,9 @@ a plugin registers, has to last for `GRACE` seconds before it is "False".
 from collections.abc import Iterator
 
 from gpuplane.core.advertising import missing_gpus_reason, offer
+from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.health.devicehealth import health_without_parents
+from gpuplane.core.partitions.plans import gpus_awaiting_layout
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby_reason
@@ -32,7 +35,12 @@ def ready_condition(snapshot: Snapshot) -> NodeCondition | None:
     """The condition; None while nothing can be said, so that what was said last stays."""
     if standby_reason(snapshot):
         return None
-    reason = missing_gpus_reason(snapshot) or _driver_reason(snapshot) or not_ready_reason(snapshot)
+    reason = (
+        missing_gpus_reason(snapshot)
+        or _driver_reason(snapshot)
+        or not_ready_reason(snapshot)
+        or _layout_reason(snapshot)
+    )
     if reason is not None:
         return NodeCondition(
             status="False",
@@ -55,6 +63,15 @@ def _driver_reason(snapshot: Snapshot) -> Reason | None:
     if node is None or node.state not in ("unhealthy", "probing"):
         return None
     return Reason(kind="problem", text=node.reason, code=node.code)
+
+
+def _layout_reason(snapshot: Snapshot) -> Reason | None:
+    """Which GPUs wait for their MIG layouts; None if none does."""
+    waiting = gpus_awaiting_layout(snapshot)
+    if not waiting:
+        return None
+    named = describe_devices([(gpu.uuid, f"{gpu.index}") for gpu in snapshot.gpus if gpu.uuid in waiting])
+    return Reason(kind="waiting", text=f"{named}: the requested MIG layout is not made yet", code="layout-changing")
 
 
 def _served_resources(snapshot: Snapshot) -> Iterator[str]:

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from gpuplane.cli.config import command
 from gpuplane.core.config.flags import FLAGS
+from gpuplane.core.config.nvidia import differences_from_nvidia
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.explanation import explain_node
 from gpuplane.core.faults.overrides import xid_number
@@ -104,13 +105,21 @@ def test_check_says_all_that_is_wrong_and_its_status(files: tuple[Path, Path], t
     (named / "b").write_text("flagz: {}\nversion: v3\n")
     (named / "..data").write_text("{")
 
-    assert run("check", config) == (0, f"{config}: good\n", "")
+    notes = [*differences_from_nvidia(CONFIG.encode(), f"{named}/a")]
+    assert len(notes) > 1
+    assert run("check", config) == (
+        0,
+        f"{config}: good\n",
+        "".join(f"{each}\n" for each in notes).replace(f"{named}/a", f"{config}"),
+    )
     status, out, err = run("check", named)
     assert (status, out) == (1, f"{named}/a: good\n")
-    errors = err.splitlines()
+    told = err.splitlines()
+    assert told[: len(notes)] == notes
+    errors = told[len(notes) :]
     assert [error.rpartition("/")[2].split(" ")[0] for error in errors] == ["b:1:", "b:2:"]
     assert json.loads(run("check", "--json", named)[1]) == {
-        f"{named}/a": {"errors": [], "warnings": [], "notes": []},
+        f"{named}/a": {"errors": [], "warnings": [], "notes": notes},
         f"{named}/b": {"errors": errors, "warnings": [], "notes": []},
     }
     status, out, err = run("check", "-", stdin="flags: {failOnInitError: false}")
@@ -411,7 +420,7 @@ def test_the_commands_hear_the_environment(files: tuple[Path, Path], monkeypatch
     assert [(line.split("\t")[1], line.split("\t")[3]) for line in lines if line.startswith("fault\t")] == [
         ("xid-48", "DP_DISABLE_HEALTHCHECKS")
     ]
-    assert f"note\t{err.strip()}" in lines
+    assert f"note\t{err.splitlines()[0]}" in lines
 
 
 def test_a_machine_without_driver_would_advertise_nothing_yet() -> None:

@@ -14,6 +14,7 @@ from gpuplane.cli.say import say, told
 from gpuplane.core.config.flags import FLAGS, Flag
 from gpuplane.core.config.flagtable import flags_table
 from gpuplane.core.config.flagvalues import flag_texts_by_name
+from gpuplane.core.config.nvidia import differences_from_nvidia
 from gpuplane.core.config.resolve import ResolvedConfig, resolve_with_sources
 from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.explanation import Explanation, UnitExplanation, explain_node
@@ -84,7 +85,10 @@ def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
 
 
 class Checked(Value):
-    """What is to be said of a file: what is wrong, what is taken otherwise than written, what has no effect."""
+    """What is to be said of a file: what is wrong, what is taken otherwise than written, what to know besides.
+
+    `notes`: what has no effect, or another one than with NVIDIA's device plugin.
+    """
 
     errors: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -93,12 +97,14 @@ class Checked(Value):
 
 def _checked(file: Path, said: Mapping[str, str]) -> Checked:
     try:
-        resolved = _resolve(file, said)
+        data = _read(file)
+        resolved = resolve_with_sources(data, str(file), said, os.environ)
     except InvalidInput as invalid:
         return Checked(tuple(invalid.errors), (), ())
     except _Unreadable as error:
         return Checked((error.message,), (), ())
-    return Checked((), resolved.warnings, tuple(f"{where}: {why}" for where, why in resolved.ignored_settings.items()))
+    ignored = (f"{where}: {why}" for where, why in resolved.ignored_settings.items())
+    return Checked((), resolved.warnings, (*ignored, *differences_from_nvidia(data, str(file))))
 
 
 def _tell(name: str, checked: Checked) -> None:

@@ -225,11 +225,11 @@ def _changed_fields(code: str, resolved: ResolvedConfig) -> dict[str, str]:
     A fault that time does not clear has no time in the catalogue, so nothing is replaced there.
     """
     plain, judged = judge.effective_entry(code, None), judge.effective_entry(code, resolved.settings)
-    fields = ((field, getattr(judged, field), getattr(plain, field)) for field in plain.__struct_fields__)
     keys = {field.name: field.encode_name for field in msgspec.structs.fields(FaultOverride)}
+    fields = ((each, getattr(judged, each), getattr(plain, each)) for each in plain.__struct_fields__ if each in keys)
     timeless = {"clear_after"} if plain.cleared_by != "time" else set()
     return {
-        field: f"{keys.get(field, field)} {_format_value(is_)}"
+        field: f"{keys[field]} {_format_value(is_)}"
         + ("" if field in timeless else f" instead of {_format_value(was)}")
         for field, is_, was in fields
         if is_ != was

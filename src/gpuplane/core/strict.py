@@ -62,6 +62,8 @@ def load_with_lines(
         root, repeated = parse_document(data)
     except MalformedDocument as error:
         raise _invalid_input(file, [error.problem]) from None
+    if keys := _keys_of_config_map(root):
+        raise _invalid_input(file, [(root.line, f"{CONFIG_MAP}; give the text of its key {keys}")])
     root, reader = prepare(root), _TypedReader(kind, repeated)
     value = _convert_to_type(reader, reader.read_value(root, kind, ()), kind)
     for path, text in check(value) if value is not None else ():
@@ -72,6 +74,18 @@ def load_with_lines(
     if reader.problems or value is None:
         raise _invalid_input(file, reader.problems)
     return value, lambda path: root.find_deepest_existing(path).line
+
+
+CONFIG_MAP = "this is a ConfigMap of Kubernetes, which holds such files"
+
+
+def _keys_of_config_map(root: DocumentNode) -> str:
+    """The names of the files in a ConfigMap; "" where the document is something else."""
+    found = root.value if isinstance(root.value, dict) else {}
+    if "kind" not in found or found["kind"].value != "ConfigMap":
+        return ""
+    data = found["data"].value if "data" in found else None
+    return " or ".join(repr(key) for key in list(data)[:3]) if isinstance(data, dict) and data else "NAME"
 
 
 def _convert_to_type(reader: "_TypedReader", found: Any, kind: type[T]) -> T | None:

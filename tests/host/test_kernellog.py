@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from gpuplane.agent.node import Node
 from gpuplane.core.health.kernellog import parse_kmsg_record
+from gpuplane.core.health.state_machine import MAX_EVENT_CODES
 from gpuplane.core.text import MAX_CHARACTERS
-from gpuplane.host.kernellog import watch_kernel_log
+from gpuplane.host.kernellog import TURN, watch_kernel_log
 from gpuplane.model.facts import AllocationsListed, FaultOccurred, MachineObserved
 from gpuplane.model.health import DeviceRecord, Finding
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
@@ -39,6 +40,19 @@ def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> FaultOccurred
     ("text", "expected"),
     [
         (f"Xid (PCI:0000:01:00): 79, {GONE}", event("xid-79")),
+        (
+            "Xid (PCI:0000:1b:00): 145, RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004)",
+            event(
+                "xid-145-nonfatal",
+                "0000:1b:00.0",
+                message="RLW_SRC_TRACK Nonfatal XC1 i0 Link 17 (0x04084507 0x00000004)",
+            ),
+        ),
+        (
+            "Xid (PCI:0000:1b:00): 145, RLW_SRC_TRACK Fatal XC1 i0 Link 17 (0x04084507 0x00000004)",
+            event("xid-145", "0000:1b:00.0", message="RLW_SRC_TRACK Fatal XC1 i0 Link 17 (0x04084507 0x00000004)"),
+        ),
+        ("Xid (PCI:0000:01:00): 79, Nonfatal", event("xid-79", message="Nonfatal")),
         (
             f"Xid (PCI:0000:01:00): 79, pid=1234, name=python3, {GONE}",
             event("xid-79", message=f"pid=1234, name=python3, {GONE}", pids=(1234,)),
@@ -342,3 +356,21 @@ async def test_this_machines_kernel_log_is_read_or_it_is_said_why_not() -> None:
     async with following(Path("/dev/kmsg"), node, again=60):
         await until(node, lambda: standing(node)[0] in ("ok", "waiting"))
         assert standing(node)[1].startswith("/dev/kmsg")
+
+
+async def test_many_records_at_once_leave_others_their_turn(tmp_path: Path) -> None:
+    """A file gives thousands of them with one read. What no driver has is not remembered without end."""
+    log = tmp_path / "kmsg"
+    lines = (f"4,{n},5000000,-;NVRM: Xid (PCI:0000:01:00): {n % 900 + 1}, x" for n in range(1, 2001))
+    log.write_text("\n".join(lines) + "\n")
+    node = Node(Snapshot())
+    node.apply(MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-0", pci="0000:01:00.0"),))))
+    watcher, turns = asyncio.create_task(watch_kernel_log(node, log)), 0
+    while (node.snapshot.ledger.health is None) or node.snapshot.ledger.health.last_kernel_log_number < 2000:
+        await asyncio.sleep(0)
+        turns += 1
+    watcher.cancel()
+    await asyncio.gather(watcher, return_exceptions=True)
+
+    assert turns >= 2000 / TURN
+    assert len(node.snapshot.ledger.health.devices["GPU-0"].fault_counts) == MAX_EVENT_CODES

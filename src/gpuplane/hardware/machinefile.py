@@ -171,7 +171,8 @@ def _unknown_fault(code: str, catalogue: Mapping[str, CatalogueEntry] = CATALOGU
 
 def unknown_event(code: str) -> Iterator[str]:
     """What is wrong with an incident's code."""
-    if xid_number(code) is None and (code not in CATALOGUE or CATALOGUE[code].detected_by != "event"):
+    is_plain_xid = code == f"xid-{xid_number(code)}"
+    if not is_plain_xid and (code not in CATALOGUE or CATALOGUE[code].detected_by != "event"):
         events = [
             name for name, entry in CATALOGUE.items() if entry.detected_by == "event" and xid_number(name) is None
         ]

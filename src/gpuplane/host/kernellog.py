@@ -30,8 +30,9 @@ LOST = (
 )
 LARGEST = 1 << 16
 """Bytes of a record; the kernel's have 8 KiB at the most, and one that does not fit is refused."""
-TURN = 64
-"""Records that are read before others have their turn."""
+TURN = 16
+"""Records that are judged before others have their turn: each is a new snapshot, which takes half a millisecond. A file
+or a pipe gives a thousand of them at once."""
 KMSG = os.makedev(1, 11)
 """The device /dev/kmsg (Documentation/admin-guide/devices.txt)."""
 HOST = 0xEFFFFFFC
@@ -67,7 +68,7 @@ def _counted(snapshot: Snapshot) -> bool:
 
 
 async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
-    ahead, rest, begun, waited = node.now() - time.monotonic(), b"", False, False
+    ahead, rest, begun, waited, read = node.now() - time.monotonic(), b"", False, False, 0
     async with aclosing(_pieces(path, every)) as pieces:
         async for piece in pieces:
             if not begun:
@@ -76,6 +77,9 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
             *records, rest = (rest + piece).split(b"\n")
             rest = rest if len(rest) < LARGEST else b""
             for record in records:
+                read += 1
+                if read % TURN == 0:
+                    await asyncio.sleep(0)
                 event = parse_kmsg_record(record, ahead, node.now())
                 if event is not None:
                     event = event if pids else event.but(pids=())
@@ -87,11 +91,7 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
 async def _pieces(path: Path, every: float) -> AsyncGenerator[bytes]:
     """What the log holds and what comes to it; nothing (b"") whenever all of it has been read. Raises OSError."""
     with files.opened(path, unfit=_no_log) as fd:
-        turn = 0
         while True:
-            turn += 1
-            if turn % TURN == 0:
-                await asyncio.sleep(0)
             try:
                 piece = os.read(fd, LARGEST)
             except BlockingIOError:

@@ -17,6 +17,11 @@ Severity = Literal["note", "degraded", "unhealthy"]
 ClearedBy = Literal["nothing", "process", "reset", "reboot", "time", "operator"]
 State = Literal["healthy", "suspect", "degraded", "unhealthy", "probing", "drained", "withheld"]
 
+GRADED_XIDS = range(144, 151)
+"""XIDs whose text says their gravity: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 17" (NVLink 5, Blackwell)."""
+NONFATAL = "-nonfatal"
+"""What the code of one ends with that is not fatal, as far as is known."""
+
 
 class CatalogueEntry(Value):
     """One row of the fault catalogue: how a fault is judged.

@@ -18,6 +18,7 @@ from gpuplane.hardware.driver.errors import ERRORS
 from gpuplane.hardware.driver.nodes import RULES
 from gpuplane.hardware.driver.places import CONFIGURATION, MPS
 from gpuplane.hardware.driver.root import SONAME
+from gpuplane.model.health import NONFATAL
 from gpuplane.model.machine import (
     DeviceNodeStat,
     DriverFiles,
@@ -154,7 +155,11 @@ class StandIn:
             domain, bus, device = (int(part, 16) for part in pci.partition(".")[0].split(":"))
             self._push("bindings", struct.pack("<QQ", BINDINGS[what], domain << 16 | bus << 8 | device))
         else:
-            kind, data = (EVENTS[what], 0) if what in EVENTS else (XID, int(str(what).removeprefix("xid-")))
+            kind, data = (
+                (EVENTS[what], 0)
+                if what in EVENTS
+                else (XID, int(str(what).removeprefix("xid-").removesuffix(NONFATAL)))
+            )
             self._push("events", struct.pack("<5Q", gpu, kind, data, *instance))
 
     def _push(self, pipe: str, record: bytes) -> None:

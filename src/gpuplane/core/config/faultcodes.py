@@ -17,7 +17,7 @@ MAX_XID = 255
 def is_valid_fault_code(code: str) -> bool:
     """Whether the code is in the catalogue, or may be an XID that the catalogue does not list yet."""
     number = xid_number(code)
-    return code in FAULTS.entries or (number is not None and number <= MAX_XID)
+    return code in FAULTS.entries or (number is not None and number <= MAX_XID and code == f"xid-{number}")
 
 
 def closest_fault_code(code: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.core.advertising import unavailable_units
 from gpuplane.core.dra.claimspecs import omission_reasons
+from gpuplane.core.faults.overrides import xid_number
 from gpuplane.core.health.reasons import direct_health_reasons
 from gpuplane.core.partitions.plans import withdrawn_units
 from gpuplane.core.view import view, without_allocations
@@ -45,7 +46,6 @@ MAX_TAINTS = 16
 EFFECTS: tuple[TaintEffect, ...] = ("NoExecute", "NoSchedule", "None")
 """The strongest first."""
 
-XID_CODE = re.compile(r"xid-([0-9]+)")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 """What the value of a taint may be, beside nothing (apimachinery, IsValidLabelValue)."""
 
@@ -97,8 +97,8 @@ def _taint(reason: Reason, dra: DraSettings) -> DeviceTaint:
     if reason.kind in ("problem", "degraded", "drained"):
         effect = {"problem": dra.unhealthy, "degraded": dra.degraded, "drained": dra.drained}[reason.kind]
     if reason.kind in ("problem", "degraded"):
-        if xid := XID_CODE.fullmatch(reason.code):
-            return DeviceTaint(key=f"{dra.driver}/xid", value=xid[1], effect=effect)
+        if (number := xid_number(reason.code)) is not None:
+            return DeviceTaint(key=f"{dra.driver}/xid", value=f"{number}", effect=effect)
         if reason.code == "gpu-lost":
             return DeviceTaint(key=f"{dra.driver}/gpu-lost", effect=effect)
     value = reason.code if LABEL_VALUE.fullmatch(reason.code) else ""

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from gpuplane.core.kinds.nvidia.faults import UNKNOWN_FAULT, UNLISTED_XID
 from gpuplane.core.kinds.table import FAULTS
 from gpuplane.model.config import Settings
-from gpuplane.model.health import CatalogueEntry, FaultCatalogue, Severity
+from gpuplane.model.health import NONFATAL, CatalogueEntry, FaultCatalogue, Severity
 
 HEALTH_CHECK_VARIABLES: dict[str, Severity] = {"health_checks_enabled": "unhealthy", "health_checks_disabled": "note"}
 """Field of Settings that holds a variable → the severity of the XIDs in it; the first variable with an XID counts."""
 
 WORDS_FOR_ALL_XIDS = ("all", "xids")
 XID_NUMBER_PATTERN = re.compile(r"0*([1-9][0-9]{0,4})")
-XID_CODE_PATTERN = re.compile(r"xid-([1-9][0-9]{0,4})")
+XID_CODE_PATTERN = re.compile(rf"xid-([1-9][0-9]{{0,4}})(?:{NONFATAL})?")
 
 
 class HealthCheckList(NamedTuple):
@@ -42,7 +42,7 @@ def parse_health_check_list(text: str) -> HealthCheckList:
 
 
 def xid_number(code: str) -> int | None:
-    """The number of an XID, by its code; None for the code of another fault."""
+    """The number of an XID, by its code, which may say that it is not fatal; None for the code of another fault."""
     found = XID_CODE_PATTERN.fullmatch(code)
     return int(found[1]) if found else None
 

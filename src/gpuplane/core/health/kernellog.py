@@ -17,12 +17,14 @@ import re
 from gpuplane.core.health.events import DRIVER_LOADED_CODE
 from gpuplane.core.text import clip
 from gpuplane.model.facts import FaultOccurred
+from gpuplane.model.health import GRADED_XIDS, NONFATAL
 
 KMSG_RECORD_PATTERN = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;NVRM: ([^\n]*)")
 XID_LINE_PATTERN = re.compile(
     rb"Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?: GPU-I:(\d{1,5}))?(?: GPU-CI:(\d{1,5}))?\): "
     rb"([1-9]\d{0,4})(?:, *(.*))?"
 )
+NONFATAL_PATTERN = re.compile(rb"\bNonfatal\b")
 PID_FIELD_PATTERN = re.compile(rb"pid='?(\d{1,10})\b")
 DRIVER_LOADING_MESSAGE_START = b"loading NVIDIA UNIX"
 ESCAPED_BYTE_PATTERN = re.compile(rb"\\x([0-9a-f]{2})")
@@ -48,9 +50,10 @@ def parse_kmsg_record(record: bytes, clock_offset: float, now: float) -> FaultOc
     xid = XID_LINE_PATTERN.fullmatch(found[4])
     if xid is None:
         return None
-    pid = PID_FIELD_PATTERN.match(xid[5] or b"")
+    pid, number = PID_FIELD_PATTERN.match(xid[5] or b""), int(xid[4])
+    is_nonfatal = number in GRADED_XIDS and NONFATAL_PATTERN.search(xid[5] or b"")
     return plain.but(
-        code=f"xid-{int(xid[4])}",
+        code=f"xid-{number}{NONFATAL if is_nonfatal else ''}",
         gpu=f"{xid[1].decode().lower()}.0",  # as sysfs writes it; a GPU is its device's first function
         message=_unescape_message(xid[5] or b""),
         gpu_instance=None if xid[2] is None else int(xid[2]),

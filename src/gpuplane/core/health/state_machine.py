@@ -22,6 +22,8 @@ from gpuplane.core.health.recovery import MAX_RELAPSES, PROBE_TIMEOUT, cleared_a
 from gpuplane.model.health import CatalogueEntry, DeviceRecord, Finding
 from gpuplane.model.text import Text
 
+MAX_EVENT_CODES = 64
+"""Different events that are remembered of one device. The catalogue has 60."""
 SAME_EVENT_WINDOW = 1.0
 """Seconds within which the driver and the kernel log mean the same event."""
 NOTE_FINDING_LIFETIME = 60.0
@@ -67,6 +69,8 @@ def apply_event(record: DeviceRecord, event: Finding, context: HealthContext, no
     if old is not None and old.last_seen is not None and abs(event.last_seen - old.last_seen) < SAME_EVENT_WINDOW:
         pids = join_affected_pids(old, event)
         return replace_finding(record, old, old.but(pids=pids, holders=old.holders if not pids else ()))
+    if event.code not in record.fault_counts and len(record.fault_counts) >= MAX_EVENT_CODES:
+        return record  # no driver has so many: whoever writes the log has made them up
     counts = {**record.fault_counts, event.code: record.fault_counts.get(event.code, 0) + 1}
     record = record.but(fault_counts=dict(sorted(counts.items())))
     if record.last_recovered_at is not None and event.last_seen < record.last_recovered_at:

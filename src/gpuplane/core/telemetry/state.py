@@ -5,6 +5,7 @@ It is bounded by the node's devices and by the processes of the newest sample.
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane.core.faults.overrides import xid_number
 from gpuplane.core.telemetry.devices import (
     DeviceKey,
     GpuIdentity,
@@ -141,7 +142,7 @@ def _last_xids(state: TelemetryState, snapshot: Snapshot, counts: Mapping[str, M
         if gpu in state.last_xids and not grown:
             last[gpu] = state.last_xids[gpu]
         elif grown:
-            last[gpu] = int(max(grown, key=lambda code: _last_seen(snapshot, gpu, code)).removeprefix(XID))
+            last[gpu] = xid_number(max(grown, key=lambda code: _last_seen(snapshot, gpu, code))) or 0
     return last
 
 

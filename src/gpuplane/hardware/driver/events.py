@@ -16,6 +16,7 @@ from gpuplane.hardware.driver.errors import Failed
 from gpuplane.hardware.driver.nvml import Nvml, Subject
 from gpuplane.hardware.driver.processes import computing
 from gpuplane.model.facts import FaultOccurred
+from gpuplane.model.health import GRADED_XIDS, NONFATAL
 
 XID = 0x8  # nvmlEventTypeXidCriticalError
 KINDS = {  # nvmlEventType*; changes of clocks, power state and power source are no news about health
@@ -81,7 +82,7 @@ class Events:
 
     def _happened(self, event: Any) -> Iterator[FaultOccurred]:
         at, kind = time.clock_gettime(time.CLOCK_BOOTTIME), event.eventType
-        code = f"xid-{event.eventData}" if kind == XID else KINDS.get(kind)
+        code = _xid_code(event.eventData) if kind == XID else KINDS.get(kind)
         subject = next((each for each in self._registered.values() if _same(each.handle, event.device)), None)
         if code is None or subject is None:
             return
@@ -157,3 +158,11 @@ def _instance(number: int) -> int | None:
 
 def _same(one: Any, other: Any) -> bool:
     return ctypes.cast(one, ctypes.c_void_p).value == ctypes.cast(other, ctypes.c_void_p).value
+
+
+def _xid_code(number: int) -> str:
+    """The code of an XID. One whose gravity only its text tells counts as not fatal: the library gives no text.
+
+    The line of the kernel log follows, and the next look tells the recovery action.
+    """
+    return f"xid-{number}{NONFATAL if number in GRADED_XIDS else ''}"

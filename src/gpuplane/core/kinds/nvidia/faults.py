@@ -1,15 +1,19 @@
 """The faults of NVIDIA's driver and GPUs: a table. What each fault is, what it affects, and what clears it.
 
 XIDs count as they do for NVIDIA's device plugin (k8s-device-plugin 0.20, internal/rm/health.go): all make a GPU
-unhealthy but 13, 31, 43, 45, 68 and 109, which speak of the program that ran. One differs: 154 announces any change of
-the recovery action, also that none is left, and a look shows which it is. What ends them follows the resolutions in
-NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors). XIDs that are not in the table are judged as `UNLISTED`.
+unhealthy but 13, 31, 43, 45, 68 and 109, which speak of the program that ran. These differ:
+- 154 announces any change of the recovery action, also that none is left, and a look shows which it is.
+- 144 to 150 say in their text whether they are fatal: a link that corrects itself says `Nonfatal` a thousand times.
+  Those are a note, and so is an event without the text: the recovery action of the next look decides.
+- 63 says that a row waits to be remapped, and so does a look, as `remap-pending`: one fact has one verdict.
+What ends them follows the resolutions in NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors). XIDs that are not
+in the table are judged as `UNLISTED`.
 """
 
 from typing import Literal, NamedTuple
 
 from gpuplane.core.commands import INSPECT, TAKE, Command
-from gpuplane.model.health import CatalogueEntry, ClearedBy, FaultCatalogue, Scope, Severity
+from gpuplane.model.health import GRADED_XIDS, NONFATAL, CatalogueEntry, ClearedBy, FaultCatalogue, Scope, Severity
 
 
 class Advice(NamedTuple):
@@ -207,7 +211,7 @@ _XID_ENTRIES = {
     54: _event("auxiliary power is not connected", "gpu", "unhealthy", "reboot", "check the power cables of the GPU"),
     61: _event("internal micro-controller warning", "gpu", "unhealthy", "reset", RESET_ADVICE),
     62: _event("internal micro-controller halt", "gpu", "unhealthy", "reset", RESET_ADVICE),
-    63: _event("a memory row or page will be retired at the next GPU reset", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    63: _event("a memory row or page will be retired at the next GPU reset", "gpu", "degraded", "reset", RESET_ADVICE),
     64: _event("a row or page could not be retired", "gpu", "unhealthy", "reset", RESET_ADVICE),
     68: _event("video decoder exception", "process", "note", "process", PROGRAM_ADVICE),
     69: _event("graphics engine class error", "instance", "unhealthy", "process", RESTART_ADVICE),
@@ -228,7 +232,7 @@ _XID_ENTRIES = {
     137: _event("a peer's memory access over NVLink was refused", "instance", "unhealthy", "process", RESTART_ADVICE),
     140: _event("memory errors that could not be recovered", "gpu", "unhealthy", "reset", RESET_ADVICE),
     143: _event("the GPU could not be initialized", "gpu", "unhealthy", "reset", RESET_ADVICE),
-    **dict.fromkeys(range(144, 151), _event("NVLink error", "link", "unhealthy", "reset", LINKS_ADVICE)),
+    **dict.fromkeys(GRADED_XIDS, _event("NVLink error", "link", "unhealthy", "reset", LINKS_ADVICE)),
     154: _event(
         "the recovery action has changed; the next observation decides about health",
         "gpu", "note", "nothing", NO_ADVICE
@@ -240,7 +244,16 @@ _XID_ENTRIES = {
 }
 # fmt: on
 
-CATALOGUE = {**_OBSERVED_FAULTS, **_EVENT_FAULTS, **{f"xid-{number}": entry for number, entry in _XID_ENTRIES.items()}}
+_NONFATAL = _event(
+    "NVLink error that is not fatal; the recovery action decides about health", "link", "note", "nothing", NO_ADVICE
+)
+
+CATALOGUE = {
+    **_OBSERVED_FAULTS,
+    **_EVENT_FAULTS,
+    **{f"xid-{number}": entry for number, entry in _XID_ENTRIES.items()},
+    **{f"xid-{number}{NONFATAL}": _NONFATAL for number in GRADED_XIDS},
+}
 
 UNLISTED_XID = _event("an XID that the catalogue does not list", "instance", "unhealthy", "reset", DRIVER_ADVICE)
 """An XID without a row."""

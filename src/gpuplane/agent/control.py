@@ -21,6 +21,7 @@ from gpuplane.core.health import devicehealth
 from gpuplane.core.kinds.table import is_record_key_of_kind
 from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.partitions.desired import MIG_MANAGER_TEXT, requested_name
+from gpuplane.core.partitions.gpuplan import impossible_layout_reason
 from gpuplane.core.requests import driver_release_reason, node_requests
 from gpuplane.core.serving import standby_reason
 from gpuplane.core.text import clip, join_first_names
@@ -45,7 +46,7 @@ from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
 from gpuplane.model.partitions import LayoutRequest
 from gpuplane.model.snapshot import DriverRelease
-from gpuplane.model.text import Text
+from gpuplane.model.text import Text, join
 from gpuplane.pauses import sleep_until_next
 
 MOST = 32
@@ -218,7 +219,9 @@ def _unfit_layouts(node: Node, request: LayoutRequest) -> Text:
         return MIG_MANAGER_TEXT
     if unknown := [uuid for uuid in request.layouts if node.snapshot.gpu(uuid) is None]:
         return f"the agent knows no GPU {join_first_names(unknown, 3)}"
-    return ""
+    asked = [(gpu, request.layouts[gpu.uuid]) for gpu in node.snapshot.gpus if gpu.uuid in request.layouts]
+    found = ((gpu, impossible_layout_reason(gpu, layout, mode_only=request.mode_only)) for gpu, layout in asked)
+    return join("; ", [f"GPU {gpu.index}: {why}" for gpu, why in found if why])
 
 
 async def _about(node: Node, name: str, drain: Drain | None) -> ControlResponse:

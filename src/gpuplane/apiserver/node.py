@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from gpuplane.core import requests
+from gpuplane.core.partitions.desired import MIG_LABEL
 from gpuplane.core.reports.nodelabels import is_label_value
 from gpuplane.core.text import clip
 from gpuplane.model.config import NodeObjectRequests
@@ -53,7 +54,6 @@ DEVICE_PATTERN = re.compile(
 )  # an index, a UUID, a PCI address; MIG-GPU-…/1/0 of old
 MOST_DRAINS = 128  # a node of 16 GPUs, each with 7 MIG devices
 DEPLOY_LABEL = "nvidia.com/gpu.deploy.device-plugin"
-MIG_LABEL = "nvidia.com/mig.config"
 MIG_MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"
 NODES_PATH = "/api/v1/nodes"
 NO_REASON = "no reason given"

@@ -62,6 +62,16 @@ class Release(Shown):
     until: datetime | None
 
 
+class RequestedLayouts(Shown):
+    """The MIG configuration that is requested, and how that stands. `withdraw`: what ends the request, for people."""
+
+    config: str
+    requested_by: Literal["label", "command"]
+    state: Literal["pending", "success", "failed"]
+    reason: Text
+    withdraw: Text
+
+
 class Strategy(Shown):
     """How containers are told of their devices. `reason` is "" where the configuration says so."""
 
@@ -210,6 +220,7 @@ class Inspection(Shown):
     waiting: Text
     waiting_code: str
     release: Release | None
+    layouts: RequestedLayouts | None
     driver: Driver | None
     device_list_strategy: Strategy | None
     kinds: tuple[Kind, ...]

@@ -10,9 +10,12 @@ import msgspec
 import pytest
 
 from gpuplane.agent.control import answer
+from gpuplane.core.advertising import offer
+from gpuplane.core.reports.inspection.report import build_inspection
 from gpuplane.model.config import NodeObjectRequests, PartitionSettings, Settings
-from gpuplane.model.control import RequestLayouts
+from gpuplane.model.control import AgentInfo, NodeState, RequestLayouts
 from gpuplane.model.facts import ConfigLoaded, NodeRequestsChanged
+from gpuplane.model.inspection import RequestedLayouts
 from gpuplane.model.partitions import GpuLayout, LayoutRequest
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
@@ -20,6 +23,7 @@ from tests.cli.mig.node import Agent, CardGpu, Driver, an_agent, layouts_file
 from tests.core.partitions.tables import FOUR, SEVEN
 
 CONFIGS = {
+    "too-much": "devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 3}",
     "halves": "devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 2}",
     "mixed": "devices: all, device-filter: '0x20B210DE', mig-enabled: true, mig-devices: {3g.40gb: 1, 1g.10gb: 4}",
     "whole": "devices: all, device-filter: '0x20B210DE', mig-enabled: true, mig-devices: {7g.80gb: 1};"
@@ -60,6 +64,8 @@ async def test_a_pod_in_the_way_is_named_and_the_agent_goes_on(agent: Agent, con
     agent.hold(train=HALF)
     plan = json.loads((await agent.mig("plan", "-f", config, "-c", "whole", "--json")).stdout)
     assert [gpu["waits_for"] for gpu in plan["gpus"]] == [["n/train"], []]
+    assert [each.split()[0] for each in plan["gpus"][0]["then"]][-3:] == ["destroy", "create", "create"]
+    assert plan["gpus"][1]["then"] == []
     done = await agent.mig("apply", "-f", config, "-c", "whole", "--json")
     document = json.loads(done.stdout)
     assert (done.exit_code, document["done"], document["goes_on"]) == (1, False, True)
@@ -259,3 +265,35 @@ async def test_a_request_for_a_gpu_that_is_not_there_is_refused(agent: Agent) ->
         request = RequestLayouts(requested_at=at, request=LayoutRequest(name="x", layouts={uuid: layout}))
         assert (await answer(agent.node, msgspec.json.encode(request))).error
     assert agent.node.snapshot.ledger.layout_request is None
+
+
+async def test_a_request_that_no_wait_makes_possible_is_refused(agent: Agent, config: Path) -> None:
+    """`plan` refuses it as well. An earlier request stays, also where a pod holds what is asked for."""
+    agent.hold(train=HALF)
+    await agent.mig("apply", "-f", config, "-c", "whole")
+    done = await agent.mig("apply", "-f", config, "-c", "too-much")
+    assert done.exit_code == 1
+    assert "GPU 0" in done.stderr
+    assert "goes on" not in done.stderr
+    request = agent.node.snapshot.ledger.layout_request
+    assert request is not None
+    assert request.name == "whole"
+
+
+async def test_a_standing_request_is_shown_until_it_is_withdrawn(agent: Agent, config: Path) -> None:
+    """With what is in its way, and what ends it."""
+    agent.hold(train=HALF)
+    await agent.mig("apply", "-f", config, "-c", "whole")
+
+    def shown() -> RequestedLayouts | None:
+        snapshot = agent.node.snapshot
+        state = NodeState(snapshot=snapshot, offer=offer(snapshot), now=agent.node.now())
+        return build_inspection(state, AgentInfo(), 0.0).layouts
+
+    found = shown()
+    assert found is not None
+    assert (found.config, found.requested_by, found.state) == ("whole", "command", "pending")
+    assert "n/train" in str(found.reason)
+    assert found.withdraw == "gpuplane mig withdraw"
+    await agent.mig("withdraw")
+    assert shown() is None

@@ -34,6 +34,8 @@ def lines(whole: Inspection) -> Iterator[str]:
         yield _line("waiting", whole.waiting)
     if whole.release is not None:
         yield _line("release", until(whole, whole.release), whole.release.reason)
+    if whole.layouts is not None:
+        yield _line("layouts", whole.layouts.config, whole.layouts.state, whole.layouts.reason, whole.layouts.withdraw)
     if strategy is not None:
         yield _line("strategy", ",".join(strategy.strategies), strategy.reason)
     for kind in uncounted_beside_waiting(whole):

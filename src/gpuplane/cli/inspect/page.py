@@ -144,6 +144,11 @@ def _notes(whole: Inspection, width: int) -> Lines:
     if whole.release is not None:
         note = f"The driver is released {until(whole, whole.release)}: {whole.release.reason}"
         yield from _styled(paragraph(note, width), "yellow")
+    if whole.layouts is not None:
+        asked = whole.layouts
+        why = f": {asked.reason}" if asked.reason else ""
+        note = f"MIG configuration {asked.config} is requested ({asked.state}){why}. To end this: {asked.withdraw}"
+        yield from _styled(paragraph(note, width), "dim" if asked.state == "success" else "yellow")
 
 
 def _styled(lines: Lines, style: str) -> Lines:

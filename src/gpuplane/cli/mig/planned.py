@@ -1,22 +1,23 @@
 """What would be done for a request, GPU by GPU: `plan`, and `--dry-run` of what changes something."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from gpuplane.core.partitions.cards import profiles_of
-from gpuplane.core.partitions.gpuplan import describe_change, plan_gpu
-from gpuplane.core.partitions.holders import held_parts
+from gpuplane.core.partitions.gpuplan import GpuPlan, describe_change, plan_gpu
+from gpuplane.core.partitions.holders import HeldParts, held_parts
 from gpuplane.core.partitions.layouts import Placement
 from gpuplane.core.partitions.plans import NO_STATE, partition_states
 from gpuplane.core.text import format_count
 from gpuplane.model.machine import Gpu
-from gpuplane.model.partitions import LayoutRequest
+from gpuplane.model.partitions import LayoutRequest, PartitionChange
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
 class PlannedGpu(Value, omit_defaults=False):
-    """One GPU. `changes`: in their order. `waits_for`: pods that hold what has to go; what then is done is not listed.
+    """One GPU. `changes`: in their order. `waits_for`: pods that hold what has to go. `then`: the changes when they
+    have ended, as far as they are known now: they are planned again at that time.
 
     `moves`: instances that are free, and destroyed only to be created elsewhere. `problem`: why it cannot have the
     layout, or not without somebody's help, and `code` for programs.
@@ -27,6 +28,7 @@ class PlannedGpu(Value, omit_defaults=False):
     changes: tuple[Text, ...]
     moves: tuple[Text, ...]
     waits_for: tuple[str, ...]
+    then: tuple[Text, ...]
     problem: Text
     code: str
 
@@ -65,7 +67,7 @@ def plan_lines(planned: Planned) -> list[Text]:
         if gpu.problem:
             lines.append(f"{name}: {gpu.problem}")
         elif not gpu.is_done:
-            lines.append(f"{name}: {format_count(len(gpu.changes), 'change')}")
+            lines.append(f"{name}: {format_count(len(gpu.changes) + len(gpu.then), 'change')}")
         lines += (f"  {number}. {change}" for number, change in enumerate(gpu.changes, 1))
         lines += (f"  {move}" for move in gpu.moves)
         if gpu.waits_for:
@@ -74,6 +76,7 @@ def plan_lines(planned: Planned) -> list[Text]:
                 if gpu.changes
                 else f"  it waits for {', '.join(gpu.waits_for)}"
             )
+        lines += (f"  {number}. {change}" for number, change in enumerate(gpu.then, len(gpu.changes) + 1))
     if done:
         lines.append(f"{format_count(len(done), 'GPU')} {'have' if done[1:] else 'has'} the layout of {planned.config}")
     if not planned.known:
@@ -87,6 +90,7 @@ def _planned(snapshot: Snapshot, gpu: Gpu, request: LayoutRequest) -> PlannedGpu
     plan = plan_gpu(
         gpu, request.layouts[gpu.uuid], held, made, mode_only=request.mode_only, skip_reset=request.skip_reset
     )
+    later = _changes_when_free(gpu, request, plan, made) if plan.blocked_by or plan.blocks_mode else ()
     profiles = profiles_of(gpu)
     names = {each.id: each.name for each in profiles}
     holders = held.anyone if plan.blocks_mode else _holders_of(plan.blocked_by, held.instances)
@@ -99,9 +103,20 @@ def _planned(snapshot: Snapshot, gpu: Gpu, request: LayoutRequest) -> PlannedGpu
             for profile, start, end in plan.moves
         ),
         waits_for=holders,
+        then=tuple(describe_change(each, profiles) for each in later),
         problem=plan.problem,
         code=plan.code,
     )
+
+
+def _changes_when_free(
+    gpu: Gpu, request: LayoutRequest, plan: GpuPlan, made: Collection[Placement]
+) -> tuple[PartitionChange, ...]:
+    """The changes that a plan leaves for when no container holds anything of the GPU."""
+    free = plan_gpu(
+        gpu, request.layouts[gpu.uuid], HeldParts(), made, mode_only=request.mode_only, skip_reset=request.skip_reset
+    )
+    return tuple(each for each in free.changes if each not in plan.changes)
 
 
 def _holders_of(places: tuple[Placement, ...], holders: Mapping[Placement, tuple[str, ...]]) -> tuple[str, ...]:

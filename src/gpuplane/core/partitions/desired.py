@@ -18,6 +18,7 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
+MIG_LABEL = "nvidia.com/mig.config"
 MIG_MANAGER_TEXT = (
     "NVIDIA's MIG manager acts on this node (label nvidia.com/gpu.deploy.mig-manager=true): set this label to false, "
     "for two programs must not change the same GPUs"

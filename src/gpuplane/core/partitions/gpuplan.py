@@ -102,6 +102,12 @@ def plan_gpu(
     return GpuPlan(changes=(SetMigMode(False),)) if mig.pending else GpuPlan()
 
 
+def impossible_layout_reason(gpu: Gpu, layout: GpuLayout, *, mode_only: bool = False) -> Text:
+    """Why a GPU could not have a layout even if nobody used it, and every instance might go; "" where it could."""
+    plan = plan_gpu(gpu, layout.but(replaces_foreign=True), HeldParts(), (), mode_only=mode_only)
+    return plan.problem if plan.code in ("not-partitionable", "does-not-fit") else ""
+
+
 def _with_instances(
     gpu: Gpu,
     mig: Mig,

@@ -8,8 +8,11 @@ from gpuplane.core.advertising import missing_kind_reasons
 from gpuplane.core.allocations import distinct_allocations
 from gpuplane.core.availability import device_health_with_availability
 from gpuplane.core.containers.strategy import decision_if_inputs_known
+from gpuplane.core.partitions.desired import MIG_LABEL, requested_name
+from gpuplane.core.partitions.standing import partitions_progress
 from gpuplane.core.reports.inspection.clock import CLOCK_WITH_BOOT_AT_EPOCH, Clock
 from gpuplane.core.reports.inspection.devices import MIB, health_fields, inspect_devices, node_health
+from gpuplane.core.reports.migstate import mig_state
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby_reason
@@ -25,11 +28,13 @@ from gpuplane.model.inspection import (
     NotOffered,
     PartStatus,
     Release,
+    RequestedLayouts,
     Resource,
     Strategy,
 )
 from gpuplane.model.machine import NVIDIA_GPU
 from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.text import join
 from gpuplane.model.views import Resource as Offered
 
 
@@ -58,6 +63,7 @@ def _inspect(state: NodeState, agent: AgentInfo, clock: Clock) -> Inspection:
         waiting=state.offer.waiting_reason,
         waiting_code=state.offer.waiting_code,
         release=_driver_release(snapshot, clock),
+        layouts=_requested_layouts(snapshot, agent.node),
         driver=_inspect_driver(snapshot),
         device_list_strategy=_device_list_strategy(snapshot),
         kinds=tuple(_inspect_kinds(snapshot)),
@@ -93,6 +99,21 @@ def _inspect_agent(snapshot: Snapshot, agent: AgentInfo, clock: Clock) -> Agent:
 def _driver_release(snapshot: Snapshot, clock: Clock) -> Release | None:
     why, release = driver_release_reason(snapshot), snapshot.ledger.release
     return Release(reason=why, until=clock.to_utc_or_none(release.until if release else None)) if why else None
+
+
+def _requested_layouts(snapshot: Snapshot, node: str) -> RequestedLayouts | None:
+    label, request = requested_name(snapshot), snapshot.ledger.layout_request
+    if not label and request is None:
+        return None
+    progress = partitions_progress(snapshot)
+    left = [each.reason for each in progress.gpus if each.state != "done"] if progress is not None else []
+    return RequestedLayouts(
+        config=label or (request.name if request is not None else ""),
+        requested_by="label" if label else "command",
+        state=mig_state(progress) if progress is not None else "pending",
+        reason=join("; ", [progress.problem] if progress is not None and progress.problem else left),
+        withdraw=f"kubectl label node {node} {MIG_LABEL}-" if label else "gpuplane mig withdraw",
+    )
 
 
 def _inspect_driver(snapshot: Snapshot) -> Driver | None:

@@ -104,7 +104,8 @@ async def test_a_gpu_falls_ill_and_becomes_well_again(place: Place) -> None:
         assert event["involvedObject"] == {"kind": "Node", "name": "n1", "uid": "n1"}
         assert event["source"] == {"component": "gpuplane", "host": "n1"}
         assert (event["type"], event["count"]) == ("Warning", 1)
-        assert event["message"].startswith("GPU 1 (GPU-1): gpu-lost: fell off the bus (reset the GPU; ")
+        assert event["message"].startswith("GPU 1 (GPU-1): gpu-lost: fell off the bus (end the pods on the GPU, ")
+        assert "nvidia-smi -r -i GPU-1; gpuplane driver take --state-dir " in event["message"]
 
         place.fail("")
         await place.stands("False", "NoProblem")

@@ -111,6 +111,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("bas", 2, "Did you mean 'bash'?"),
         Row("", 2, "Missing argument"),
     ),
+    "runbook": (
+        Row("", says="GPULost"),
+        Row("GPULost", verbatim=True, says="fallen off the bus"),
+        Row("GPULots", 2, "Did you mean 'GPULost'?"),
+    ),
     "config check": (
         Row("{config}", says="good"),
         Row("{config} --json"),

@@ -26,6 +26,7 @@ COMMANDS = {
     "mig": "partition GPUs: apply, check, save and explain MIG layouts",
     "mps": "supervise the node's MPS daemons",
     "placement": "which pods to move, and why a pod goes where it goes, in a whole cluster",
+    "runbook": "what an alert means, and what to do",
     "runtime": "make this node's container runtime accept CDI devices",
     "sandbox": "an embedded kubelet, and chaos tests, on any machine",
     "simulate": "what placement policies do with the nodes and pods of a trace",

@@ -4,11 +4,14 @@ The tests of the rules are files of promtool's own format, *.test.yaml in this f
 """
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
+from gpuplane.cli import runbook
 from gpuplane.core.kinds.table import FAULTS
 from gpuplane.core.telemetry.counters import DEFAULT_COUNTERS
 from tests.deploy.kustomize import DEPLOY
@@ -68,7 +71,31 @@ def test_each_alert_has_its_page() -> None:
         assert rule["labels"].keys() == {"severity"}
         assert rule["labels"]["severity"] in SEVERITIES
         assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
-        assert rule["annotations"]["runbook_url"] == f"https://gpuplane.example/docs/runbooks/{name}.md"
+        where = "{{ with $externalLabels.gpuplane_runbooks }}{{ . }}/" + f"{name}.md"
+        assert rule["annotations"]["runbook_url"] == where + "{{ else }}" + f"gpuplane runbook {name}" + "{{ end }}"
+
+
+def test_each_alert_names_a_command_that_prints_its_page() -> None:
+    """Where no address is set. A wheel has the pages, too."""
+    for name in alerts():
+        ended = CliRunner().invoke(runbook.command, [name])
+
+        assert (ended.exit_code, ended.output) == (0, (PAGES / f"{name}.md").read_text())
+    assert CliRunner().invoke(runbook.command, []).output.split() == sorted(alerts())
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert built["force-include"] == {"docs/runbooks": "gpuplane/runbooks"}
+
+
+def test_one_label_of_prometheus_sets_the_address_of_all_pages(tmp_path: Path) -> None:
+    """The label gpuplane_runbooks; promtool gives it to a test of ours."""
+    test = yaml.safe_load((Path(__file__).parent / "xids.test.yaml").read_text())
+    test["rule_files"] = [str(path) for path in RULES]
+    for each in test["tests"]:
+        each["external_labels"] = {"gpuplane_runbooks": "https://git.example/runbooks"}
+    text = re.sub(r"gpuplane runbook (\w+)", r"https://git.example/runbooks/\1.md", yaml.safe_dump(test))
+    (tmp_path / "with.test.yaml").write_text(text)
+
+    promtool("test", "rules", tmp_path / "with.test.yaml")
 
 
 def test_the_page_lists_each_alert_and_each_record() -> None:

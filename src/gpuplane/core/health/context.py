@@ -23,7 +23,7 @@ class HealthContext(Value):
     `settings`: their fault overrides change the catalogue. `holders`: the containers that hold a device now; None: not
     known. `can_probe`: whether the driver can be asked. `is_node_drained`: whether all devices of the node are
     drained, by the node's own record. `state_dir` and `mig_parents` (UUID of a MIG device → of its GPU) are for the
-    commands that a text names.
+    commands that a text names; `names_devices`: whether with the name of the device.
     """
 
     settings: Settings | None = None
@@ -33,6 +33,7 @@ class HealthContext(Value):
     catalogue: FaultCatalogue = FAULTS
     state_dir: str = ""
     mig_parents: Mapping[str, str] = {}
+    names_devices: bool = True
 
     def effective_entry(self, code: str) -> CatalogueEntry:
         """How a fault is judged: the catalogue's entry, with the overrides of the configuration."""
@@ -47,6 +48,8 @@ class HealthContext(Value):
         return advise(entry.advice, entry.commands, self.state_dir, self._names(key))
 
     def _names(self, key: str) -> Mapping[str, str]:
+        if not self.names_devices:
+            return {}
         return {"DEVICE": key or ALL_DEVICES_NAME, "GPU": self.mig_parents.get(key, key) or "GPU"}
 
     def holds_any_device(self, holder: PodRef) -> bool:

@@ -23,7 +23,7 @@ from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.view import view, without_allocations
 from gpuplane.model.health import NODE_RECORD_KEY, ClearedBy, DeviceHealth, DeviceRecord, Finding, State
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text, join
+from gpuplane.model.text import Text, group_by_key, join
 
 TEXT_BY_CLEARED_BY: Mapping[ClearedBy, str] = {
     "nothing": "when the agent does not observe the fault any more",
@@ -64,8 +64,21 @@ def _health_by_relevant_fields(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
 
 @view
 def _derive_health_without_parents(snapshot: Snapshot) -> tuple[DeviceHealth, ...]:
-    """The same, of a snapshot that has only the fields which it depends on."""
-    records, context = health_records(snapshot).devices, health_context(snapshot)
+    """The same, of a snapshot that has only the fields which it depends on.
+
+    Of devices that are alike the commands name no device, so that they are shown together.
+    """
+    context = health_context(snapshot)
+    found = _each_health(snapshot, context)
+    alike = group_by_key(((each.state, each.reason), n) for n, each in enumerate(found) if each.cleared_by_text)
+    several = {n for _, group in alike if len(group) > 1 for n in group}
+    general = _each_health(snapshot, context.but(names_devices=False)) if several else found
+    return tuple(general[n] if n in several else each for n, each in enumerate(found))
+
+
+def _each_health(snapshot: Snapshot, context: HealthContext) -> tuple[DeviceHealth, ...]:
+    """The same, each device by itself."""
+    records = health_records(snapshot).devices
     found = []
     node = records.get(NODE_RECORD_KEY)
     if node is not None:

@@ -10,7 +10,7 @@ import click
 
 from gpuplane import files
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
-from gpuplane.cli.say import told
+from gpuplane.cli.say import marked, told
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.affinity import Policy
 from gpuplane.core.choice.explanation import ChoiceExplanation, explain_choice
@@ -18,7 +18,7 @@ from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.step import step
 from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import format_count, format_json
+from gpuplane.core.text import format_count, format_json, tab_separated
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import Config, Settings
@@ -83,14 +83,14 @@ def command(
 
 def lines(choice: ChoiceExplanation) -> Iterator[str]:
     """The answer for programs that read lines."""
-    yield f"gpus\t{_set(choice)}"
-    yield from (f"id\t{id}" for id in choice.ids)
+    yield tab_separated("gpus", _set(choice))
+    yield from (tab_separated("id", id) for id in choice.ids)
     yield f"worth\t{choice.affinity}" + (
         f"\tat most {choice.affinity_bound}" if choice.affinity_bound is not None else ""
     )
     if choice.affinities_for_later_requests:
         yield "\t".join(("leaves", *map(_points, choice.affinities_for_later_requests)))
-    yield f"why\t{choice.choice_reason}"
+    yield tab_separated("why", choice.choice_reason)
     for kind in choice.best_sets:
         yield "\t".join(
             (
@@ -102,21 +102,20 @@ def lines(choice: ChoiceExplanation) -> Iterator[str]:
             )
         )
     if choice.assumption:
-        yield f"note\t{choice.assumption}"
+        yield tab_separated("note", choice.assumption)
 
 
 def draw(choice: ChoiceExplanation) -> None:
     """Print the answer for a person."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
     console = Console(highlight=False)
     console.print(
-        f"[bold]{escape(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {escape(choice.choice_reason)}"
+        f"[bold]{marked(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {marked(choice.choice_reason)}"
     )
     for id in choice.ids:
-        console.print(f"  {escape(id)}", soft_wrap=True)
+        console.print(f"  {marked(id)}", soft_wrap=True)
     if choice.affinity_bound:
         gap = 100 * (1 - choice.affinity / choice.affinity_bound)
         console.print(
@@ -138,7 +137,7 @@ def draw(choice: ChoiceExplanation) -> None:
             table.add_row(*cells, style="" if n else "green")
         console.print(table)
     if choice.assumption:
-        console.print(f"[yellow]note[/yellow] {escape(choice.assumption)}")
+        console.print(f"[yellow]note[/yellow] {marked(choice.assumption)}")
 
 
 def _set(choice: ChoiceExplanation) -> str:

@@ -7,7 +7,7 @@ import click
 
 from gpuplane.cli.connection import show, state_dir
 from gpuplane.core.reports.claims import report_claims
-from gpuplane.core.text import format_json
+from gpuplane.core.text import format_json, tab_separated
 from gpuplane.model.inspection import VERSION, ClaimShown, ClaimsShown
 
 HEADS = ("CLAIM", "STATE", "REQUEST", "GPU", "UUID", "USED BY", "REASON")
@@ -31,7 +31,7 @@ def command(state_dir: Path, as_json: bool) -> None:
     else:
         for each in claims:
             for row in _rows(each):
-                click.echo("\t".join(row))
+                click.echo(tab_separated(*row))
 
 
 def _rows(claim: ClaimShown) -> list[tuple[str, ...]]:

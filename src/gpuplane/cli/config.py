@@ -10,7 +10,7 @@ import click
 
 from gpuplane import files
 from gpuplane.cli.options import PATH, Machine
-from gpuplane.cli.say import say, told
+from gpuplane.cli.say import marked, say, told
 from gpuplane.core.config.flags import FLAGS, Flag
 from gpuplane.core.config.flagtable import flags_table
 from gpuplane.core.config.flagvalues import flag_texts_by_name
@@ -19,7 +19,7 @@ from gpuplane.core.config.resolve import ResolvedConfig, resolve_with_sources
 from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.explanation import Explanation, UnitExplanation, explain_node
 from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import format_count, format_json
+from gpuplane.core.text import format_count, format_json, tab_separated
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import find
 from gpuplane.model.value import Value
@@ -200,16 +200,17 @@ def _ids(unit: UnitExplanation) -> str:
 def _list(explanation: Explanation) -> None:
     """For programs that read lines: no colours, no boxes, one line a thing, columns apart by tabs."""
     if explanation.waiting:
-        click.echo(f"waiting\t{explanation.waiting}")
-    click.echo(f"strategy\t{','.join(explanation.strategy.strategies)}\t{explanation.strategy.reason}")
+        click.echo(tab_separated("waiting", explanation.waiting))
+    click.echo(tab_separated("strategy", ",".join(explanation.strategy.strategies), explanation.strategy.reason))
     for name, count in explanation.resources.items():
-        click.echo(f"resource\t{name}\t{count.devices}\t{count.healthy} healthy\tpreferred: {count.preference}")
+        cells = f"{count.devices}", f"{count.healthy} healthy", f"preferred: {count.preference}"
+        click.echo(tab_separated("resource", name, *cells))
     for row in _rows(explanation):
-        click.echo("\t".join(("unit", *row)).rstrip("\t"))
+        click.echo(tab_separated("unit", *row).rstrip("\t"))
     for each in explanation.faults:
-        click.echo("\t".join(("fault", ", ".join(each.codes), each.change, ", ".join(each.sources))))
+        click.echo(tab_separated("fault", ", ".join(each.codes), each.change, ", ".join(each.sources)))
     for note in explanation.notes:
-        click.echo(f"note\t{note}")
+        click.echo(tab_separated("note", note))
 
 
 HEADS = ("GPU", "RESOURCE", "IDS", "DEVICE", "WHY")
@@ -218,18 +219,17 @@ HEADS = ("GPU", "RESOURCE", "IDS", "DEVICE", "WHY")
 def _draw(explanation: Explanation) -> None:
     """For people."""
     from rich.console import Console
-    from rich.markup import escape
 
     from gpuplane.cli.inspect.columns import table
 
     console = Console(highlight=False)
     if explanation.waiting:
-        console.print(f"[yellow]Nothing would be advertised:[/yellow] {escape(f'{explanation.waiting}')}")
-    console.print(f"deviceListStrategy: {escape(str(explanation.strategy))}")
+        console.print(f"[yellow]Nothing would be advertised:[/yellow] {marked(explanation.waiting)}")
+    console.print(f"deviceListStrategy: {marked(str(explanation.strategy))}")
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy
         unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""
-        console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, preferred: {escape(count.preference)}")
+        console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, preferred: {marked(count.preference)}")
     rows = [
         dict(zip(HEADS, (index, resource, ids, what, why + f"; unhealthy: {trouble}" * bool(trouble)), strict=True))
         for index, what, resource, ids, why, trouble in _rows(explanation)
@@ -237,7 +237,7 @@ def _draw(explanation: Explanation) -> None:
     for line in table(HEADS, rows, console.width, ("DEVICE", "IDS", "WHY"), "WHY") if rows else ():
         console.print(line, soft_wrap=True)
     for each in explanation.faults:
-        where = escape(", ".join(each.sources))
-        console.print(f"[bold]{', '.join(each.codes)}[/bold]: {escape(each.change)} ({where})")
+        where = marked(", ".join(each.sources))
+        console.print(f"[bold]{', '.join(each.codes)}[/bold]: {marked(each.change)} ({where})")
     for note in explanation.notes:
-        console.print(f"[yellow]note[/yellow] {escape(f'{note}')}")
+        console.print(f"[yellow]note[/yellow] {marked(note)}")

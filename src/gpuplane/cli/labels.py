@@ -11,7 +11,7 @@ from gpuplane.cli.described import snapshot_of
 from gpuplane.cli.options import PATH, Machine, misuse
 from gpuplane.core.advertising import missing_information_reason
 from gpuplane.core.labels.featurelabels import feature_labels
-from gpuplane.core.text import format_json
+from gpuplane.core.text import format_json, tab_separated
 from gpuplane.model.value import Value
 from gpuplane.model.views import FeatureLabel
 
@@ -64,7 +64,7 @@ def command(
         _draw(found)
     else:
         for key, label in found.items():
-            click.echo(f"{key}={label.value}\t{label.source}")
+            click.echo(tab_separated(f"{key}={label.value}", label.source))
 
 
 def _draw(found: Mapping[str, FeatureLabel]) -> None:

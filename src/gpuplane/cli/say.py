@@ -23,6 +23,13 @@ def say(text: Text, *, err: bool = False) -> None:
     stream.flush()
 
 
+def marked(text: Text) -> str:
+    """A text of somebody else as part of what rich prints: neither rich nor a terminal obeys anything in it."""
+    from rich.markup import escape
+
+    return escape(escape_unprintable(text))
+
+
 def fail(problem: Text) -> None:
     """Print an error."""
     say(f"Error: {problem}", err=True)

@@ -9,11 +9,12 @@ import click
 from gpuplane.cli.connection import ask, pictured, state_dir
 from gpuplane.cli.described import snapshot_of
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
+from gpuplane.cli.say import marked
 from gpuplane.core.advertising import missing_information_reason
 from gpuplane.core.dra.publishing import manifest
 from gpuplane.core.dra.slices import resource_slices
 from gpuplane.core.reports.slices import report_slices
-from gpuplane.core.text import format_json
+from gpuplane.core.text import format_json, tab_separated
 from gpuplane.model.config import DraSettings, Settings
 from gpuplane.model.control import GetNodeState
 from gpuplane.model.inspection import SliceShown, SlicesShown
@@ -79,7 +80,7 @@ def command(
         _draw(shown)
     else:
         for row in _rows(shown):
-            click.echo("\t".join(row))
+            click.echo(tab_separated(*row))
 
 
 def _require_published(snapshot: Snapshot, node: str) -> None:
@@ -129,4 +130,4 @@ def _draw(shown: SlicesShown) -> None:
     for line in table(HEADS, rows, console.width, ("DIFFERS IN", "TAINTS"), "TAINTS"):
         console.print(line, soft_wrap=True)
     if shown.reason and shown.state == "failing":
-        console.print(shown.reason, soft_wrap=False, markup=False)
+        console.print(marked(shown.reason), soft_wrap=False)

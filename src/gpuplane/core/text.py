@@ -27,6 +27,11 @@ def on_one_line(text: Text) -> str:
     return f"{text}" if text.isprintable() else escape_unprintable(" ".join(f"{text}".split()))
 
 
+def tab_separated(*cells: Text) -> str:
+    """Cells on a line for programs, apart by tabs. What is unprintable in them is escaped."""
+    return "\t".join(map(on_one_line, cells))
+
+
 def format_memory(mib: int, unit: str = "GiB") -> str:
     """An amount of memory: in GiB if `unit` is GiB and it is a whole number of GiB, else in MiB."""
     return f"{mib // 1024} GiB" if unit == "GiB" and mib % 1024 == 0 else f"{mib} MiB"

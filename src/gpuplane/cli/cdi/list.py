@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from gpuplane.cli.cdi.specdirs import known, looked_into, spec_dir, troubles
-from gpuplane.cli.say import say
+from gpuplane.cli.say import marked, say
 from gpuplane.core.containers.cdi.registry import Registry
-from gpuplane.core.text import format_json
+from gpuplane.core.text import format_json, tab_separated
 
 
 @click.command(name="list")
@@ -34,7 +34,7 @@ def command(directories: tuple[Path, ...], as_json: bool) -> None:
         draw(there)
     else:
         for name in there.devices:
-            click.echo(name)
+            click.echo(tab_separated(name))
 
 
 def document(there: Registry, directories: tuple[Path, ...]) -> dict[str, object]:
@@ -50,7 +50,6 @@ def document(there: Registry, directories: tuple[Path, ...]) -> dict[str, object
 def draw(there: Registry) -> None:
     """Print them for a person."""
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Column, Table
 
     console = Console(highlight=False)
@@ -59,5 +58,5 @@ def draw(there: Registry) -> None:
     columns = [Column(head, no_wrap=True, min_width=max(map(len, (head, *cells)))) for head, *cells in heads]
     table = Table(*columns, box=None, header_style="bold", pad_edge=False)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*map(marked, row))
     console.print(table, crop=False)

@@ -16,7 +16,7 @@ from gpuplane.cli.inspect.rows import (
     uncounted_beside_waiting,
     until,
 )
-from gpuplane.core.text import on_one_line
+from gpuplane.core.text import tab_separated
 from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.text import Text
 
@@ -74,4 +74,4 @@ def _stands(whole: Inspection, each: Device | Node) -> tuple[Text, ...]:
 
 
 def _line(*cells: Text) -> str:
-    return "\t".join(map(on_one_line, cells)).rstrip("\t")
+    return tab_separated(*cells).rstrip("\t")

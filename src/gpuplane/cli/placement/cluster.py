@@ -15,7 +15,7 @@ from gpuplane.cli.options import PATH
 from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say, told
 from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import clip, escape_unprintable
+from gpuplane.core.text import clip, tab_separated
 from gpuplane.placement import configuration
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def require(package: str, what: str, extra: str = "placement") -> None:
 def write_rows(rows: Iterable[Iterable[str]]) -> None:
     """Lines for a program, with tabs between the columns."""
     for row in rows:
-        click.echo("\t".join(escape_unprintable(cell) for cell in row))
+        click.echo(tab_separated(*row))
 
 
 def draw_table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]], give_way: tuple[str, ...]) -> None:

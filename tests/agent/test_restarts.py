@@ -77,7 +77,7 @@ async def test_a_held_gpu_is_withheld_under_its_new_name_across_restarts(site: S
             site.configure(RENAMED)
             await kubelet.until_capacity(FAST, 2, 1)
             assert health(kubelet, FAST)[held] == "Unhealthy"
-            await agent.until_says("pod default/train", FAST)
+            await agent.until_says("container default/train/", FAST)
             assert kubelet.capacity(GPU) == (0, 0)
 
             await kubelet.restart()

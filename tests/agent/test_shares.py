@@ -125,7 +125,7 @@ async def test_another_grain_waits_for_who_holds_the_old_one(site: Site) -> None
         site.write("config.yaml", IN_GIB)
         await kubelet.until_capacity(MEMORY, 16, 8)
         await agent.until_says(
-            "pod default/a (main) holds the device as nvidia.com/gpu.mem in shares of another size or kind "
+            "container default/a/main holds the device as nvidia.com/gpu.mem in shares of another size or kind "
             "until the pod ends"
         )
         assert on(await runs(kubelet, "b", MEMORY, 8)) == "GPU-b"
@@ -221,7 +221,7 @@ async def test_layouts_change_under_pods(site: Site) -> None:
         await kubelet.until_capacity(SMALL, 0, 0)
         await kubelet.until_capacity(HALF, 1, 0)
         await agent.until_says("MIG-6: not offered under any resource name", "1c.3g.20gb")
-        await agent.until_says(f"MIG-5: not available as {HALF}", "pod default/a")
+        await agent.until_says(f"MIG-5: not available as {HALF}", "container default/a/main")
         assert held in ("MIG-0", "MIG-1")
         assert on(await runs(kubelet, "b", GPU, 1)) == "GPU-b"
         site.write("machine.yaml", MIG % ("true", ""))

@@ -27,6 +27,7 @@ from gpuplane.core.text import clip, format_json
 from gpuplane.model.config import Settings
 from gpuplane.model.control import MAX_DRAIN_SECONDS, DrainDevice, NodeState, RestoreDevice
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceHealth, DeviceRecord, HealthRecords
+from gpuplane.model.pod import ADMITTED_TEXT
 from gpuplane.model.status import plugin_part
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
@@ -157,7 +158,7 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
 
     mine = [each for each in allocations if any(map(held, each.devices))]
     admitted = any(not each.holder.identifies_pod for each in mine)
-    return (*sorted(map(str, holders_of(mine))), *(("a pod that kubelet is admitting",) if admitted else ()))
+    return (*sorted(map(str, holders_of(mine))), *((ADMITTED_TEXT,) if admitted else ()))
 
 
 def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:

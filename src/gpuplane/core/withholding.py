@@ -151,7 +151,7 @@ WITHHELD_TEXT_BY_CODE: Mapping[str, str] = {
 
 def _withheld_reason(allocation: Allocation, code: ReasonCode) -> Reason:
     pod = allocation.holder
-    who = f"pod {pod.pod_name_or_uid} ({pod.container})" if pod.identifies_pod else "a pod that is being admitted"
+    who = pod.text
     if allocation.claim:
         who = f"{who}, by claim {allocation.claim}," if pod.identifies_pod else f"claim {allocation.claim}"
     text = f"{who} holds the device as {allocation.resource}{WITHHELD_TEXT_BY_CODE[code]} until the pod ends"

@@ -14,6 +14,9 @@ import msgspec
 
 from gpuplane.model.value import Value
 
+ADMITTED_TEXT = "a pod that kubelet is admitting"
+"""Who has devices, for people, while nothing is known of the pod."""
+
 
 class PodRef(Value):
     """A container of a pod. What is not known is "". Nothing is known of a pod while kubelet admits it."""
@@ -32,6 +35,11 @@ class PodRef(Value):
     def pod_name_or_uid(self) -> str:
         """ "namespace/name"; the UID where the name is not known; "" where neither is."""
         return f"{self.namespace}/{self.name}" if self.name else self.uid
+
+    @property
+    def text(self) -> str:
+        """For people: "container namespace/name/container", or that kubelet is admitting the pod."""
+        return f"container {self}" if self.identifies_pod else ADMITTED_TEXT
 
     def __str__(self) -> str:
         return f"{self.pod_name_or_uid}/{self.container}" if self.identifies_pod else ""

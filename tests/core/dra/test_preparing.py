@@ -133,6 +133,11 @@ def test_no_gpu_is_in_two_claims() -> None:
     watched = after(first, ClaimPrepareRequested(claim("watch", 0, 1, admin=True)))
     assert code(watched, claim("b", 1)) == ""
 
+    train = PodRef("default", "train", container="main")
+    why = prepare_problem(node(held=(Allocation(GPU, ("GPU-1",), train),)), claim("b", 1))
+    assert why is not None
+    assert f"{why.text}".startswith(f"container {train} ")
+
     held = after(node(), AllocateAnswered(GPU, ("GPU-1",)))
     assert code(held, claim("b", 1)) == "claim-device-in-use"
     assert code(held, claim("b", 1, admin=True)) == ""

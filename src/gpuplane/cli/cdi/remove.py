@@ -16,6 +16,7 @@ from gpuplane.cli.say import say, told
 from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.host.cdi.directory import OURS, remove
 from gpuplane.kubelet.podresources import read_allocations
+from gpuplane.model.pod import ADMITTED_TEXT
 from gpuplane.model.snapshot import Allocation
 
 
@@ -90,7 +91,7 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
 
 
 def _held(allocations: Iterable[Allocation]) -> str:
-    pods = sorted({each.holder.pod_name_or_uid or "a pod that kubelet is admitting" for each in allocations})
+    pods = sorted({each.holder.pod_name_or_uid or ADMITTED_TEXT for each in allocations})
     return (
         (
             "containers hold devices and could not restart without the specifications: end these pods first: "

@@ -8,10 +8,9 @@ from gpuplane.cli.times import span
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.shares import unit_of
 from gpuplane.model.inspection import Device, Holder, Inspection, Kind, Release
+from gpuplane.model.pod import ADMITTED_TEXT
 from gpuplane.model.text import Text, group_by_key
 from gpuplane.model.value import Value
-
-ADMITTED = "a pod that kubelet is admitting"
 
 
 class Row(Value):
@@ -82,7 +81,7 @@ def holders(device: Device) -> dict[str, str]:
 
 def held_by(holder: Holder) -> str:
     """The pod, for people."""
-    return f"{holder.namespace}/{holder.pod}" if holder.pod else ADMITTED
+    return f"{holder.namespace}/{holder.pod}" if holder.pod else ADMITTED_TEXT
 
 
 def model(device: Device) -> str:

@@ -250,10 +250,9 @@ def _in_use(snapshot: Snapshot, gpu: Gpu, claim: ClaimName) -> Reason | None:
         if allocation.claim == str(claim):
             continue
         if any((unit := unit_of(id)) in parts or parents.get(unit) == gpu.uuid for id in allocation.devices):
-            pod = allocation.holder
-            who = f"pod {pod.pod_name_or_uid} ({pod.container})" if pod.identifies_pod else "a pod that is admitted"
-            text = f"{who} holds GPU {gpu.uuid} as {allocation.claim or allocation.resource} until the pod ends"
-            holder = Holder(resource=allocation.resource, pod=pod)
+            who, name = allocation.holder.text, allocation.claim or allocation.resource
+            text = f"{who} holds GPU {gpu.uuid} as {name} until the pod ends"
+            holder = Holder(resource=allocation.resource, pod=allocation.holder)
             return Reason(kind="held", text=text, code="claim-device-in-use", holder=holder)
     return None
 

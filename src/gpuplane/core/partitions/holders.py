@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping
 from gpuplane.core.partitions.layouts import Placement
 from gpuplane.core.shares import unit_of
 from gpuplane.model.machine import Gpu
+from gpuplane.model.pod import ADMITTED_TEXT
 from gpuplane.model.snapshot import Allocation
 from gpuplane.model.value import Value
 
 Names = tuple[str, ...]
 """Pods, as "namespace/name", for people."""
-
-ADMITTED_TEXT = "a pod that is being admitted"
 
 
 class HeldParts(Value):
@@ -39,7 +38,7 @@ def held_parts(gpu: Gpu, allocations: Iterable[Allocation], mig_parents: Mapping
     whole: list[str] = []
     for allocation in allocations:
         pod = allocation.holder
-        name = pod.pod_name_or_uid if pod.identifies_pod else ADMITTED_TEXT
+        name = pod.pod_name_or_uid or ADMITTED_TEXT
         for unit in dict.fromkeys(map(unit_of, allocation.devices)):
             if (device := devices.get(unit)) is not None and device.gpu_instance in places:
                 place = places[device.gpu_instance]

@@ -24,6 +24,7 @@ LINES = [
     f" uuid: GPU-00000000-0000-0000-0000-{n:012}, model: H100, memory_mib: 81559}}"
     for n in range(4)
 ]
+NODES = "nodes: [/dev/nvidiactl, /dev/nvidia-uvm]"
 LOST = "faults: [{code: gpu-lost, message: it has fallen off the bus}]"
 Json = dict[str, Any]
 
@@ -42,7 +43,9 @@ class Site:
         """Write the machine file, perhaps with a GPU that is lost."""
         lines = [line if n != lost else line.replace("}", f", {LOST}}}") for n, line in enumerate(LINES)]
         new = self.machine.with_suffix(".new")
-        new.write_text("\n".join(["layout: debian", "driver: {version: 580.95.05, cuda: '13.0'}", "gpus:", *lines, ""]))
+        new.write_text(
+            "\n".join(["layout: debian", NODES, "driver: {version: 580.95.05, cuda: '13.0'}", "gpus:", *lines, ""])
+        )
         new.replace(self.machine)
 
     def agent(self, *more: object) -> Agent:

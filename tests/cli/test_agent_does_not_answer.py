@@ -70,14 +70,14 @@ def answers(tmp_path: Path) -> Iterator[Answers]:
     thread.join()
 
 
-def full() -> ControlResponse:
-    """An answer with a picture in which something of everything is said."""
+def full(directory: Path | None = None) -> ControlResponse:
+    """An answer with a picture in which something of everything is said; as it is read by this state directory."""
     described = read(find("a100-mig").read_bytes(), "a100-mig.yaml")
     machine = Machine(**{name: getattr(described, name) for name in Machine.__struct_fields__})
     gpu = (machine.gpus or ())[0].uuid
     settings = Settings(sharing=Sharing(replicated_resources=(ReplicatedResource("nvidia.com/gpu", 4),)))
     held = Allocation("nvidia.com/gpu", (f"{gpu}::1",), holder=PodRef.parse("ml/train/main"))
-    snapshot = Snapshot()
+    snapshot = Snapshot(state_dir=str(directory or ""))
     for fact in (
         ConfigLoaded(settings),
         AllocationsListed((held,), 0.0),
@@ -107,7 +107,7 @@ def test_what_a_newer_agent_adds_costs_nothing(tmp_path: Path, answers: Answers)
     """Wherever in its answer."""
     answers(encode(extended(full())))
 
-    assert show(tmp_path) == full().state
+    assert show(tmp_path) == full(tmp_path).state
 
 
 def older(said: ControlResponse) -> dict[str, Any]:
@@ -127,7 +127,7 @@ def older(said: ControlResponse) -> dict[str, Any]:
 
 def test_what_an_older_agent_does_not_say_costs_nothing(tmp_path: Path, answers: Answers) -> None:
     """Neither who it is, nor what it did not know then. What it withholds is withheld."""
-    now = build_inspection(pictured(full()), AgentInfo(), 0.0)
+    now = build_inspection(pictured(full(tmp_path)), AgentInfo(), 0.0)
     answers(encode(older(full())))
     answer = ask(tmp_path, GetNodeState())
 

@@ -7,7 +7,7 @@ import pytest
 from gpuplane.core.advertising import offer
 from gpuplane.core.health import records
 from gpuplane.core.health.context import health_context
-from gpuplane.core.health.devicehealth import TEXT_BY_CLEARED_BY, health_without_parents
+from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.step import next_due_time, step
 from gpuplane.model.encoding import decode, encode
 from gpuplane.model.facts import (
@@ -156,11 +156,12 @@ def test_what_is_mended_comes_back(number: int, seed: int) -> None:
     life.look()
     life.apply(AllocationsListed((), life.now))
     life.apply(FaultOccurred(code="driver-loaded", gpu="", message="", at=life.now))
+    judged_by = health_context(life.snapshot)
     for each in health_without_parents(life.snapshot):
         if (
             each.state == "drained"
             or "drained" in as_shown(each.reason)
-            or each.cleared_by_text in (TEXT_BY_CLEARED_BY["operator"], TEXT_BY_CLEARED_BY["reboot"])
+            or judged_by.effective_entry(each.code).cleared_by in ("operator", "reboot")
         ):
             life.apply(DrainRequested(each.device, None))
     life.wait(CALM + 2 * PAUSE, answer=True)

@@ -269,7 +269,7 @@ def test_what_is_in_doubt_is_not_decided_while_the_process_runs_that_it_befell(w
     """A reset within the same look may have ended it: then the GPU is well once the process has ended."""
     world.edit(processes=(GpuProcess(0, 7),))
     world.show(0, "recovery-reset")
-    incident = Incident(0, "xid-63", kernel_log_number=world.incidents, pids=(7,))
+    incident = Incident(0, "xid-64", kernel_log_number=world.incidents, pids=(7,))
     world.file = world.file.but(incidents=(*world.file.incidents, incident))
     world.show(0)
     world.quiet(GPU0="Unhealthy")

@@ -48,9 +48,9 @@ class HealthContext(Value):
         return advise(entry.advice, entry.commands, self.state_dir, self._names(key))
 
     def _names(self, key: str) -> Mapping[str, str]:
-        if not self.names_devices:
-            return {}
-        return {"DEVICE": key or ALL_DEVICES_NAME, "GPU": self.mig_parents.get(key, key) or "GPU"}
+        if key == NODE_RECORD_KEY:
+            return {"DEVICE": ALL_DEVICES_NAME}
+        return {"DEVICE": key, "GPU": self.mig_parents.get(key, key)} if self.names_devices else {}
 
     def holds_any_device(self, holder: PodRef) -> bool:
         """Whether a container is known to hold a device now."""

@@ -16,10 +16,12 @@ from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.pods import pod
 from tests.agent.test_metrics_and_health_pages import free_port
+from tests.core.telemetry import dcgmlists
 
 GPU = "nvidia.com/gpu"
 UIDS = {name: f"0000000{n}-0000-4000-8000-000000000000" for n, name in enumerate(("one", "two", "whole"))}
 IDS = {name: f"{n:064x}" for n, name in enumerate(UIDS)}
+LATIN_1 = b"DCGM_FI_DEV_GPU_TEMP, gauge, Temperature in \xb0C\n"
 SHARED = "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}\n"
 MACHINE: dict[str, Any] = {
     "driver": {"version": "570.172.08", "cuda": "12.8"},
@@ -160,17 +162,31 @@ async def test_an_agent_that_stands_by_shows_no_devices(tmp_path: Path) -> None:
 
 
 async def test_a_list_of_fields_is_followed(tmp_path: Path) -> None:
-    """A row that cannot be served is named, and the others are shown; a change takes effect."""
+    """A row that cannot be served is a warning, and the others are shown; a change takes effect. The list that
+    dcgm-exporter ships is no failing part. A file that is no list is one, and the last list stays."""
     site, counters = Site(tmp_path), tmp_path / "counters.csv"
     counters.write_text("DCGM_FI_DEV_GPU_UTIL, gauge, Utilization\nDCGM_FI_DEV_NONSENSE, gauge, x\n")
+
+    def standing(page: dict[str, Any]) -> str:
+        shown = values(page, "gpuplane_condition", "part", "standing")
+        return next((standing for (part, standing), value in shown.items() if part == "counters file" and value), "")
+
     async with Kubelet(tmp_path / "k") as kubelet, site.agent(site.port, "--dcgm-counters", counters) as agent:
         await kubelet.until_capacity(GPU, 3, 3)
         page = await site.until(lambda page: "DCGM_FI_DEV_GPU_UTIL" in page)
         assert [name for name in page if name.startswith("DCGM_")] == ["DCGM_FI_DEV_GPU_UTIL"]
-        await agent.until_says("counters file", "counters.csv:2", "DCGM_FI_DEV_NONSENSE")
-        counters.write_text("DCGM_FI_DEV_FB_USED, gauge, Memory\n")
+        await agent.until_says("WARNING", "counters file", "counters.csv:2", "DCGM_FI_DEV_NONSENSE")
+        assert standing(page) == "ok"
+        counters.write_text(dcgmlists.DEFAULT)
         page = await site.until(lambda page: "DCGM_FI_DEV_FB_USED" in page)
-        assert "DCGM_FI_DEV_GPU_UTIL" not in page
-        counters.write_text("nonsense\n")
-        await agent.until_says("counters file", "the last list stays")
-        assert "DCGM_FI_DEV_FB_USED" in await site.until(lambda page: "gpuplane_gpus" in page)
+        await agent.until_says("WARNING", "counters file", "DCGM_FI_DEV_VGPU_LICENSE_STATUS")
+        assert standing(await site.until(lambda page: standing(page) != "")) == "ok"
+        counters.write_text('"DCGM_FI_DEV_FB_USED","gauge","Memory, used"\n')
+        await site.until(lambda page: "DCGM_FI_DEV_FB_USED" in page and "DCGM_FI_DEV_GPU_UTIL" not in page)
+        for content in (b"nonsense\n", LATIN_1, b"x" * 5_000_000):
+            counters.write_bytes(content)
+            page = await site.until(lambda page: standing(page) == "failing")
+            assert "DCGM_FI_DEV_FB_USED" in page
+            counters.write_text("DCGM_FI_DEV_FB_USED, gauge, Memory\n")
+            await site.until(lambda page: standing(page) == "ok")
+        await agent.until_says("counters file", "failing", "the last list stays")

@@ -7,18 +7,20 @@ import asyncio
 import time
 from pathlib import Path
 
+from gpuplane.core.strict import InvalidInput
 from gpuplane.core.telemetry.counters import parse_counters
 from gpuplane.core.telemetry.sampling import sampling_request
 from gpuplane.core.telemetry.state import TelemetryState, next_state
 from gpuplane.core.telemetry.usage import containers_of, with_names_of_pods
+from gpuplane.core.text import format_count
 from gpuplane.hardware import Hardware
 from gpuplane.host.filewatch import contents
 from gpuplane.host.podrecords import PodRecords
 from gpuplane.model.facts import CountersLoaded, SetSampling, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.status import COUNTERS_FILE, PROCESS_METRICS, PartState, Status
+from gpuplane.model.status import COUNTERS_FILE, PROCESS_METRICS, Status
 from gpuplane.model.telemetry import SamplingRequest
-from gpuplane.model.text import Text, join
+from gpuplane.model.text import join
 from gpuplane.pauses import sleep_until_next
 
 FRESH_FOR = 15.0
@@ -26,9 +28,6 @@ FRESH_FOR = 15.0
 
 READ_FOR = 300.0
 """Seconds after a request for which the metrics count as read: longer than any usual time between two scrapes."""
-
-MOST_PROBLEMS = 10
-"""Wrong rows of a list that are named."""
 
 
 class Telemetry:
@@ -79,22 +78,19 @@ class Telemetry:
     async def follow_counters(self, path: Path) -> None:
         """Follow the admin's list of DCGM fields, for ever. A bad version leaves the last list in force."""
         async for content in contents(path):
-            if isinstance(content, OSError):
-                self._report_counters("failing", f"{path}: {content.strerror}")
-                continue
-            found = parse_counters(content.decode(errors="replace"), str(path))
-            problems = join("; ", found.problems[:MOST_PROBLEMS])
-            if not found.counters:
-                self._report_counters("failing", f"{problems or path}: there is no field to show; the last list stays")
-                continue
-            self._node.apply(CountersLoaded(found.counters))
-            if problems:
-                self._report_counters("failing", f"{problems}; the other fields are shown")
+            try:
+                if isinstance(content, OSError):
+                    raise InvalidInput([f"{path}: {content.strerror}"])
+                found = await asyncio.to_thread(parse_counters, content, str(path))
+            except InvalidInput as error:
+                self._report_counters(Status("failing", "; ".join((*error.errors, "the last list stays"))))
             else:
-                self._report_counters("ok", f"{path}")
+                self._node.apply(CountersLoaded(found.counters))
+                text = join("; ", (f"{path}: {format_count(len(found.counters), 'field')}", *found.warnings))
+                self._report_counters(Status("ok", text, warns=bool(found.warnings)))
 
-    def _report_counters(self, state: PartState, reason: Text) -> None:
-        self._node.apply(StatusChanged(COUNTERS_FILE, Status(state, reason)))
+    def _report_counters(self, status: Status) -> None:
+        self._node.apply(StatusChanged(COUNTERS_FILE, status))
 
     def _report_visibility(self, *, is_visible: bool) -> None:
         """Say it where processes cannot be seen; else there is nothing to say."""

@@ -324,10 +324,10 @@ def _find_key_in_type(kind: Any, key: str, above: str) -> Iterator[str]:
             yield from _find_key_in_type(field.type, key, place)
 
 
-def closest_match(word: str, known: Iterable[str]) -> str:
-    """The known word that is most similar, or "" if none is similar."""
+def closest_match(word: str, known: Iterable[str], least: float = 0.6) -> str:
+    """The known word that is most similar, or "" if none is. `least`: how similar, from 0 to 1 (difflib)."""
     by_lower = {each.lower(): each for each in known}
-    close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1)
+    close = difflib.get_close_matches(word.lower()[:100], by_lower, n=1, cutoff=least)
     return by_lower[close[0]] if close else ""
 
 

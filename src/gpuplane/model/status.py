@@ -29,6 +29,7 @@ class Status(Value, rename={"state": "standing", "text": "reason"}):
     text: Text = ""  # why, for people
     code: str = ""  # of the fault, where it is one
     since: float = 0.0
+    warns: bool = False  # the part works, and the text has warnings
 
     def has_same_state_and_cause(self, other: "Status") -> bool:
         """Whether there is nothing new to say: the state is the same, and the code, or without a code what is said."""

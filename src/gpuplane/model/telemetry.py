@@ -88,8 +88,14 @@ class DcgmCounter(Value):
     """A DCGM field that is shown, how Prometheus counts it (a label is added to every series), and its help."""
 
     field: str
-    kind: Literal["gauge", "counter", "label"]
+    kind: Literal["gauge", "counter", "untyped", "label"]
     help: Text
+    former_name: str = ""  # of dcgm-exporter 1.x, where it is shown by that
+
+    @property
+    def name(self) -> str:
+        """Of its series, or of its label."""
+        return self.former_name or self.field
 
 
 class ProcessSample(Value):

@@ -180,7 +180,7 @@ class Metric(Value):
     """One metric: its series are (labels, value). A counter only grows, until the agent's memory of a boot ends."""
 
     name: str
-    kind: Literal["gauge", "counter"]
+    kind: Literal["gauge", "counter", "untyped"]
     help: Text
     series: tuple[tuple[Labels, float], ...] = ()
 

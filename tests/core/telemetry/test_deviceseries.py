@@ -4,6 +4,7 @@ import pytest
 
 from gpuplane.core.step import step
 from gpuplane.core.telemetry.deviceseries import device_metrics
+from gpuplane.core.telemetry.sampling import sampling_request
 from gpuplane.core.telemetry.state import TelemetryState, next_state
 from gpuplane.model.config import MetricsSettings, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
@@ -286,6 +287,33 @@ def test_dcgm_names_can_be_off_and_the_list_another() -> None:
     assert [each.name for each in shown] == ["DCGM_FI_DEV_FAN_SPEED"]
     assert shown[0].series[0][0]["DCGM_FI_DEV_SERIAL"] == "1234"
     assert "DCGM_FI_DRIVER_VERSION" not in shown[0].series[0][0]
+
+
+def test_a_number_may_be_a_label_and_a_field_have_its_former_name() -> None:
+    """As dcgm-exporter shows them; the last XID too."""
+    readings = {"DCGM_FI_DEV_GPU_TEMP": 40.0, "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": 123456789.0}
+    counters = (
+        DcgmCounter("DCGM_FI_DEV_GPU_TEMP", "untyped", "Temperature", former_name="dcgm_gpu_temp"),
+        DcgmCounter("DCGM_FI_DEV_XID_ERRORS", "gauge", "XID", former_name="dcgm_xid_errors"),
+        DcgmCounter("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", "label", "Energy"),
+        DcgmCounter("DCGM_FI_DEV_GPU_TEMP", "label", "Temperature"),
+        DcgmCounter("DCGM_FI_DEV_XID_ERRORS", "label", "XID"),
+        DcgmCounter("DCGM_FI_DEV_FAN_SPEED", "label", "Fan speed"),
+    )
+    snapshot = node(CountersLoaded(counters), FaultOccurred(code="xid-13", gpu="GPU-a", message="", at=10.0))
+    state = after(snapshot, sample(GpuSample("GPU-a", readings)))
+    shown = [each for each in device_metrics(snapshot, state, "node-1") if each.name.lower().startswith("dcgm_")]
+
+    assert [(each.name, each.kind) for each in shown] == [("dcgm_gpu_temp", "untyped"), ("dcgm_xid_errors", "gauge")]
+    [(labels, value)] = shown[0].series
+    assert value == 40.0
+    assert {name: each for name, each in labels.items() if name.startswith("DCGM_")} == {
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": "123456789",
+        "DCGM_FI_DEV_GPU_TEMP": "40",
+        "DCGM_FI_DEV_XID_ERRORS": "13",
+    }
+    assert series(snapshot, state, "dcgm_xid_errors", "UUID") == {("GPU-a",): 13.0, ("GPU-b",): 0.0}
+    assert {"DCGM_FI_DEV_FAN_SPEED", "DCGM_FI_DEV_GPU_TEMP"} <= {*sampling_request(snapshot, is_read=True).fields}
 
 
 def test_nvlinks_are_told_one_by_one() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +22,13 @@ LABEL_NAMES = st.from_regex(r"\A[a-zA-Z_][a-zA-Z0-9_]{0,12}\Z").filter(
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 VALUES = st.one_of(st.floats(width=64), st.integers(min_value=0, max_value=1 << 60).map(float))
 LABELS = st.dictionaries(LABEL_NAMES, TEXTS, max_size=4).map(Labels)
+KINDS: tuple[tuple[Literal["gauge", "counter", "untyped"], str], ...] = (
+    ("gauge", ""),
+    ("counter", "_total"),
+    ("counter", ""),
+    ("untyped", ""),
+)
+"""Kinds of metrics, and how names of theirs end: DCGM's counters end as they like."""
 SUFFIXES = ("_total", "_created", "_sum", "_count", "_bucket", "_info", "_gsum", "_gcount")
 
 
@@ -30,13 +37,13 @@ def metric_lists(draw: st.DrawFn) -> tuple[Metric, ...]:
     """Metrics of different names, as the agent has them."""
     metrics = []
     for name in draw(st.lists(NAMES.filter(lambda name: not name.endswith(SUFFIXES)), max_size=4, unique=True)):
-        kind = draw(st.sampled_from(("gauge", "counter", "dcgm")))
-        values = VALUES.map(abs).filter(math.isfinite) if kind != "gauge" else VALUES
+        kind, ending = draw(st.sampled_from(KINDS))
+        values = VALUES.map(abs).filter(math.isfinite) if kind == "counter" else VALUES
         series = draw(st.lists(st.tuples(LABELS, values), max_size=4, unique_by=lambda each: each[0].text))
         metrics.append(
             Metric(
-                name=f"{name}_total" if kind == "counter" else name,
-                kind="gauge" if kind == "gauge" else "counter",
+                name=name + ending,
+                kind=kind,
                 help=draw(TEXTS),
                 series=tuple(series),
             )
@@ -83,6 +90,7 @@ def test_kinds_and_helps_are_told() -> None:
     metrics = (
         Metric(name="calls_total", kind="counter", help="Calls", series=((Labels(), 1.0),)),
         Metric(name="DCGM_ENERGY", kind="counter", help="A \\ and\na line", series=((Labels(gpu="0"), 2.0),)),
+        Metric(name="DCGM_TEMP", kind="untyped", help="Temperature", series=((Labels(gpu="0"), 40.0),)),
         Metric(name="empty", kind="gauge", help="Nothing"),
     )
     text = {each.name: each for each in parse_text(render(metrics, "text").decode())}
@@ -90,6 +98,8 @@ def test_kinds_and_helps_are_told() -> None:
 
     assert (text["calls"].type, text["DCGM_ENERGY"].type) == ("counter", "counter")
     assert (open_metrics["calls"].type, open_metrics["DCGM_ENERGY"].type) == ("counter", "unknown")
+    assert (text["DCGM_TEMP"].type, open_metrics["DCGM_TEMP"].type) == ("unknown", "unknown")
+    assert b"# TYPE DCGM_TEMP untyped\n" in render(metrics, "text")
     assert open_metrics["DCGM_ENERGY"].samples[0].name == "DCGM_ENERGY"
     assert text["DCGM_ENERGY"].documentation == open_metrics["DCGM_ENERGY"].documentation == "A \\ and\na line"
     assert text["empty"].samples == []

@@ -73,7 +73,7 @@ def _status_news(before: Statuses, after: Statuses) -> Iterator[News]:
     for part, status in after.items():
         last = before.get(part)
         if last is None or not status.has_same_state_and_cause(last):
-            level = "warning" if status.state == "failing" else "info"
+            level = "warning" if status.state == "failing" or status.warns else "info"
             text = f"{status.state}: {status.text}" if status.text else status.state
             yield _part_news(level, part, text, status.code)
 

@@ -1,13 +1,16 @@
 """Which DCGM fields are shown: NVIDIA's default list, or a list of the admin's in the format of dcgm-exporter.
 
-A row of that format (dcgm-exporter: etc/default-counters.csv) is `field, type, help`. Lines that begin with # and blank
-lines count for nothing. What this agent cannot tell is named, and the other rows are served.
+A row of that format (dcgm-exporter: etc/default-counters.csv, internal/pkg/counters) is `field, type, help`. Lines that
+begin with # and blank lines count for nothing. dcgm-exporter ends over a row that it cannot serve. Here such a row
+costs itself: it is a warning with its line. A row is one line, so that quotes which never end cost no other row.
 """
 
-from collections.abc import Iterator, Mapping
+import csv
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from gpuplane.core.strict import closest_match
+from gpuplane.core.strict import InvalidInput, closest_match
+from gpuplane.core.text import clip, format_count
 from gpuplane.model.telemetry import SAMPLED_FIELDS, DcgmCounter
 from gpuplane.model.text import Text
 
@@ -16,19 +19,86 @@ XID_FIELD = "DCGM_FI_DEV_XID_ERRORS"
 
 SHOWN_FIELDS = (*SAMPLED_FIELDS, XID_FIELD)
 
+MOST_WARNINGS = 10
+"""Rows that are named; of more only their number is told."""
 
-KINDS: Mapping[str, Literal["gauge", "counter", "label"]] = {
+LONGEST_ROW = 1000  # characters
+LONGEST_NAME = 80
+AS_ALIKE = 0.9
+"""How alike a name has to be to a field for a typing error: DCGM has many fields that differ by one word."""
+
+KINDS: Mapping[str, Literal["gauge", "counter", "untyped", "label"]] = {
     "gauge": "gauge",
     "counter": "counter",
+    "untyped": "untyped",
     "label": "label",
+    "histogram": "untyped",
+    "summary": "untyped",
 }
+"""Type of a row → how its series are shown. dcgm-exporter took the last two until 4.8.2, and wrote one number of them:
+that is neither a histogram nor a summary. Later it refuses them, and takes `untyped`."""
+
+FIELDS_BY_FORMER_NAME: Mapping[str, str] = {
+    "dcgm_sm_clock": "DCGM_FI_DEV_SM_CLOCK",
+    "dcgm_memory_clock": "DCGM_FI_DEV_MEM_CLOCK",
+    "dcgm_memory_temp": "DCGM_FI_DEV_MEMORY_TEMP",
+    "dcgm_gpu_temp": "DCGM_FI_DEV_GPU_TEMP",
+    "dcgm_power_usage": "DCGM_FI_DEV_POWER_USAGE",
+    "dcgm_total_energy_consumption": "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+    "dcgm_pcie_tx_throughput": "DCGM_FI_DEV_PCIE_TX_THROUGHPUT",
+    "dcgm_pcie_rx_throughput": "DCGM_FI_DEV_PCIE_RX_THROUGHPUT",
+    "dcgm_pcie_replay_counter": "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+    "dcgm_gpu_utilization": "DCGM_FI_DEV_GPU_UTIL",
+    "dcgm_mem_copy_utilization": "DCGM_FI_DEV_MEM_COPY_UTIL",
+    "dcgm_enc_utilization": "DCGM_FI_DEV_ENC_UTIL",
+    "dcgm_dec_utilization": "DCGM_FI_DEV_DEC_UTIL",
+    "dcgm_xid_errors": "DCGM_FI_DEV_XID_ERRORS",
+    "dcgm_power_violation": "DCGM_FI_DEV_POWER_VIOLATION",
+    "dcgm_thermal_violation": "DCGM_FI_DEV_THERMAL_VIOLATION",
+    "dcgm_sync_boost_violation": "DCGM_FI_DEV_SYNC_BOOST_VIOLATION",
+    "dcgm_board_limit_violation": "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION",
+    "dcgm_low_util_violation": "DCGM_FI_DEV_LOW_UTIL_VIOLATION",
+    "dcgm_reliability_violation": "DCGM_FI_DEV_RELIABILITY_VIOLATION",
+    "dcgm_fb_free": "DCGM_FI_DEV_FB_FREE",
+    "dcgm_fb_used": "DCGM_FI_DEV_FB_USED",
+    "dcgm_ecc_sbe_volatile_total": "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL",
+    "dcgm_ecc_dbe_volatile_total": "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL",
+    "dcgm_ecc_sbe_aggregate_total": "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL",
+    "dcgm_ecc_dbe_aggregate_total": "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
+    "dcgm_retired_pages_sbe": "DCGM_FI_DEV_RETIRED_SBE",
+    "dcgm_retired_pages_dbe": "DCGM_FI_DEV_RETIRED_DBE",
+    "dcgm_retired_pages_pending": "DCGM_FI_DEV_RETIRED_PENDING",
+    "dcgm_nvlink_flit_crc_error_count_total": "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+    "dcgm_nvlink_data_crc_error_count_total": "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+    "dcgm_nvlink_replay_error_count_total": "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+    "dcgm_nvlink_recovery_error_count_total": "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+    "dcgm_nvlink_bandwidth_total": "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+    "dcgm_fi_prof_gr_engine_active": "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+    "dcgm_fi_prof_sm_active": "DCGM_FI_PROF_SM_ACTIVE",
+    "dcgm_fi_prof_sm_occupancy": "DCGM_FI_PROF_SM_OCCUPANCY",
+    "dcgm_fi_prof_pipe_tensor_active": "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+    "dcgm_fi_prof_dram_active": "DCGM_FI_PROF_DRAM_ACTIVE",
+    "dcgm_fi_prof_pcie_tx_bytes": "DCGM_FI_PROF_PCIE_TX_BYTES",
+    "dcgm_fi_prof_pcie_rx_bytes": "DCGM_FI_PROF_PCIE_RX_BYTES",
+}
+"""Name of dcgm-exporter 1.x → the field that it shows under that name (go-dcgm: pkg/dcgm/legacy_fields.csv)."""
+
+
+ADVICE: Mapping[str, str] = {
+    "DCGM_FI_PROF_": "it cannot be read without DCGM, so let a dcgm-exporter show it",
+    "DCGM_EXP_": "gpuplane_fault_events_total, gpuplane_fault and gpuplane_device_health tell of XIDs and health",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L": "gpuplane_nvlink_transmit_bytes_total and …receive… tell of each NVLink",
+    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": "DCGM_FI_PROF_PCIE_TX_BYTES tells the same in bytes per second",
+    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": "DCGM_FI_PROF_PCIE_RX_BYTES tells the same in bytes per second",
+}
+"""Beginning of a field that is not shown → what to do."""
 
 
 class ParsedCounters(NamedTuple):
     """The rows that can be served, and what is wrong with the others, each with its line."""
 
     counters: tuple[DcgmCounter, ...]
-    problems: tuple[Text, ...]
+    warnings: tuple[Text, ...]
 
 
 DEFAULT_COUNTERS = (
@@ -63,47 +133,71 @@ DEFAULT_COUNTERS = (
 """NVIDIA's default list (dcgm-exporter: etc/default-counters.csv), without the license status of vGPU guests."""
 
 
-def parse_counters(text: str, file: str) -> ParsedCounters:
-    """The rows of a list. `file`: its name, for people."""
+def parse_counters(content: bytes, file: str) -> ParsedCounters:
+    """The rows of a list. `file`: its name, for people. Raises InvalidInput for one of which no row can be served."""
+    try:
+        lines = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise InvalidInput([f"{file}:{number}: a byte that is not UTF-8"]) from None
     counters: dict[str, DcgmCounter] = {}
-    problems: list[Text] = []
-    for number, line in enumerate(text.splitlines(), 1):
+    warnings: list[Text] = []
+    rows = 0
+    for number, line in enumerate(lines, 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
-        row, wrong = _parse_row(line)
-        if row is None:
-            problems.append(f"{file}:{number}: {wrong}")
-        elif row.field in counters:
-            problems.append(f"{file}:{number}: {row.field} is listed twice; the first row counts")
-        else:
-            counters[row.field] = row
-    return ParsedCounters(tuple(counters.values()), tuple(problems))
+        rows += 1
+        try:
+            row = _parse_row(line)
+            if row.name in counters:
+                raise ValueError(f"{row.name} is listed twice; the first row counts")
+            counters[row.name] = row
+        except ValueError as error:
+            if len(warnings) < MOST_WARNINGS:
+                warnings.append(f"{file}:{number}: {error}{_did_you_mean(line)}")
+    if more := rows - len(counters) - len(warnings):
+        warnings.append(f"{format_count(more, 'further row')} cannot be served")
+    if not counters:
+        raise InvalidInput([*map(str, warnings), f"{file} has no row that can be served"])
+    return ParsedCounters(tuple(counters.values()), tuple(warnings))
 
 
-def _parse_row(line: str) -> tuple[DcgmCounter | None, Text]:
-    """A row, or None and what is wrong with it."""
-    cells = [cell.strip() for cell in line.split(",", 2)]
-    if len(cells) < 3:
-        return None, "write a row as: field, type, help"
-    field, kind, help = cells
-    problem = next(_field_problems(field), "")
-    if problem:
-        return None, problem
+def _parse_row(line: str) -> DcgmCounter:
+    """What a row shows. Raises ValueError, whose text is for people."""
+    name, kind, help = _cells(line)
+    field = FIELDS_BY_FORMER_NAME.get(name, name)
+    if field not in SHOWN_FIELDS:
+        raise ValueError(_why_not_shown(clip(name, LONGEST_NAME), field))
     if kind not in KINDS:
-        return None, f"{field} has the type {kind!r}; known types: {', '.join(KINDS)}"
-    sampled = SAMPLED_FIELDS.get(field)
-    if (sampled is not None and sampled.kind == "label") != (kind == "label"):
-        return None, f"{field} is a {'text: its type is' if kind != 'label' else 'number: its type cannot be'} label"
-    return DcgmCounter(field=field, kind=KINDS[kind], help=help.strip('"')), ""
+        raise ValueError(f"{name} has the type {clip(kind, LONGEST_NAME)!r}; known types: {', '.join(KINDS)}")
+    if field in SAMPLED_FIELDS and SAMPLED_FIELDS[field].kind == "label" != kind:
+        raise ValueError(f"{name} is a text: its type is label")
+    return DcgmCounter(
+        field=field, kind=KINDS[kind], help=clip(help, LONGEST_ROW), former_name=name if name != field else ""
+    )
 
 
-def _field_problems(field: str) -> Iterator[Text]:
-    if field in SHOWN_FIELDS:
-        return
-    if field.startswith("DCGM_FI_PROF_"):
-        yield f"{field} cannot be read without DCGM: let a dcgm-exporter show it"
-    elif field.startswith("DCGM_EXP_"):
-        yield f"{field} is dcgm-exporter's own: the agent shows gpuplane_fault_events_total and gpuplane_device_health"
-    else:
-        close = closest_match(field, SHOWN_FIELDS)
-        yield f"{field} is not shown by this agent" + (f"; did you mean {close}?" if close else "")
+def _cells(line: str) -> tuple[str, str, str]:
+    """Name, type and help; a help may have commas without quotes. Raises ValueError."""
+    if len(line) > LONGEST_ROW:
+        raise ValueError(f"the row has {len(line)} characters; the limit is {LONGEST_ROW}")
+    try:
+        [cells] = csv.reader([line.strip()], skipinitialspace=True, strict=True)
+    except csv.Error as error:
+        raise ValueError(f"the row is not CSV: {error}") from None
+    if len(cells) < 3:
+        raise ValueError("write a row as: field, type, help")
+    name, kind, *help = (cell.strip() for cell in cells)
+    return name, kind, ", ".join(help)
+
+
+def _why_not_shown(name: str, field: str) -> str:
+    advice = next((text for prefix, text in ADVICE.items() if field.startswith(prefix)), "")
+    return f"{name} is not shown by this agent{advice and ': '}{advice}"
+
+
+def _did_you_mean(line: str) -> str:
+    name = line.split(",", 1)[0].strip()
+    known = (*SHOWN_FIELDS, *FIELDS_BY_FORMER_NAME)
+    close = closest_match(name, known, AS_ALIKE) if name not in known else ""
+    return f"; did you mean {close}?" if close else ""

@@ -80,8 +80,8 @@ def device_metrics(snapshot: Snapshot, state: TelemetryState, node_name: str) ->
     samples = {each.uuid: each for each in state.sample.gpus} if state.sample is not None else {}
     devices = series_devices.of(snapshot, snapshot.gpus, state.identities)
     holdings = holdings_by_unit(snapshot)
-    text_fields = tuple(each.field for each in counters if each.kind == "label") if settings.metrics.dcgm_names else ()
-    texts = _text_labels(snapshot, samples, devices, text_fields)
+    label_fields = [each for each in counters if each.kind == "label" and settings.metrics.dcgm_names]
+    texts = _field_labels(snapshot, state, samples, devices, label_fields)
     labels = device_labels.of(snapshot, devices, holdings, texts, node_name, snapshot.pods)
     if settings.metrics.dcgm_names:
         yield from _dcgm_metrics(counters, labels, samples, state)
@@ -106,14 +106,28 @@ def _metric(name: str, help: str, series: Series | Iterable[tuple[Labels, float]
     return Metric(name=name, kind="counter" if name.endswith("_total") else "gauge", help=help, series=tuple(series))
 
 
-def _text_labels(
-    snapshot: Snapshot, samples: Mapping[str, GpuSample], devices: Sequence[SeriesDevice], fields: tuple[str, ...]
+def _field_labels(
+    snapshot: Snapshot,
+    state: TelemetryState,
+    samples: Mapping[str, GpuSample],
+    devices: Sequence[SeriesDevice],
+    fields: Sequence[DcgmCounter],
 ) -> tuple[tuple[str, ...], ...]:
-    """For each device: the values of the fields that are labels of all its series, in the order of `fields`."""
+    """The names of the fields that are labels of all series, and for each device their values. "" for none."""
     driver = snapshot.machine.driver if snapshot.machine is not None else None
-    common = {"DCGM_FI_DRIVER_VERSION": driver.version if driver is not None else ""}
-    texts = (samples[each.key.gpu].texts if each.key.gpu in samples else {} for each in devices)
-    return (fields, *(tuple(told.get(field) or common.get(field, "") for field in fields) for told in texts))
+    version = driver.version if driver is not None else ""
+
+    def value(field: str, gpu: str) -> str:
+        sample = samples.get(gpu) or GpuSample(gpu)
+        if field in sample.readings:
+            return f"{sample.readings[field]:.15g}"
+        others = {"DCGM_FI_DRIVER_VERSION": version, XID_FIELD: str(state.last_xids.get(gpu, 0))}
+        return sample.texts.get(field) or others.get(field, "")
+
+    return (
+        tuple(each.name for each in fields),
+        *(tuple(value(each.field, device.key.gpu) for each in fields) for device in devices),
+    )
 
 
 @part_view
@@ -200,7 +214,7 @@ def _dcgm_metrics(
                 if field in readings and (each.device.key, field) not in told_by_instances
             ]
         if series:  # what no device tells is not there, and listed elsewhere
-            yield Metric(name=field, kind=counter.kind, help=counter.help, series=tuple(series))
+            yield Metric(name=counter.name, kind=counter.kind, help=counter.help, series=tuple(series))
 
 
 def _link_series(told: Iterable[tuple[DeviceLabels, GpuSample, Mapping[str, float]]], field: str) -> Series:

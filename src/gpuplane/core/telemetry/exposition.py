@@ -37,7 +37,9 @@ def _header(metric: Metric, format: Format) -> Iterator[str]:
     help_text = f"{metric.help}".replace("\\", "\\\\").replace("\n", "\\n")
     if format == "openmetrics":
         help_text = help_text.replace('"', '\\"')
-        if kind == "counter":
+        if kind == "untyped":
+            kind = "unknown"
+        elif kind == "counter":
             name, kind = (name.removesuffix(TOTAL), kind) if name.endswith(TOTAL) else (name, "unknown")
     yield f"# HELP {name} {help_text}\n"
     yield f"# TYPE {name} {kind}\n"

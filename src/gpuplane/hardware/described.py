@@ -247,7 +247,8 @@ class Described:
             try:
                 if isinstance(version, OSError):
                     raise strict.InvalidInput([f"{self._name}: {version.strerror}"])
-                file = self._partitioned.keep(read(version, self._name))
+                described = await asyncio.to_thread(read, version, self._name)  # a large one takes seconds
+                file = self._partitioned.keep(described)
                 shown = show(file, self._name, self._sampling)
             except strict.InvalidInput as error:
                 self._file = Status("failing", str(error))

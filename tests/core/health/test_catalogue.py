@@ -32,7 +32,7 @@ OF_THE_NODE = tuple(code for code in LOOKS if CATALOGUE[code].scope == "node")
 EVENTS = (*(code for code, entry in CATALOGUE.items() if entry.detected_by == "event"), "xid-999")
 STATES = {"note": "healthy", "degraded": "degraded", "unhealthy": "unhealthy"}
 TURNS = 20
-"""Turns of the event loop after which nothing more comes: nothing here waits for anything outside of it."""
+"""Turns of the event loop after which nothing more comes: nothing else here waits for anything outside of it."""
 
 
 class Played(World):
@@ -50,6 +50,7 @@ class Played(World):
     async def _read(self) -> AsyncIterator[bytes | OSError]:
         while True:
             yield await self._versions.get()
+            self._versions.task_done()
 
     async def watch(self) -> None:
         """Tell what comes of the file, for ever."""
@@ -71,6 +72,7 @@ class Played(World):
 
     async def come(self) -> None:
         """All that there is to be told is told."""
+        await self._versions.join()  # each was read, in a thread
         for _ in range(TURNS):
             await asyncio.sleep(0)
 

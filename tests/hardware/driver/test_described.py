@@ -3,16 +3,18 @@
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
 
 from gpuplane.core.strict import InvalidInput
+from gpuplane.hardware import described
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.failures import show
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Fact, FaultOccurred, MachineObserved, ObserveMachine, StatusChanged
-from gpuplane.model.machine import DeviceNodeStat, DriverFile, DriverLibrary, Machine
+from gpuplane.model.machine import DeviceNodeStat, DriverFile, DriverLibrary, Machine, MachineFile
 from gpuplane.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
 from tests.golden import Golden
 from tests.texts import as_shown
@@ -39,7 +41,7 @@ RELEASED = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=Tr
 NOTHING_REFUSED = StatusChanged(MACHINE_FILE, None)
 MENDED = StatusChanged(MACHINE_FILE, Status("ok", "node.yaml can be read again"))
 TURNS = 20
-"""Turns of the event loop after which nothing more comes: nothing here waits for anything outside of it."""
+"""Turns of the event loop after which nothing more comes: nothing else here waits for anything outside of it."""
 
 
 class Edited:
@@ -53,6 +55,7 @@ class Edited:
     async def _read(self) -> AsyncIterator[bytes | OSError]:
         while True:
             yield await self._versions.get()
+            self._versions.task_done()
 
     async def watch(self) -> None:
         """Take facts, for ever."""
@@ -63,6 +66,7 @@ class Edited:
         """What is told after an edit, or after nothing but what was done before."""
         for version in versions:
             self._versions.put_nowait(version)
+        await self._versions.join()  # each was read, in a thread
         for _ in range(TURNS):
             await asyncio.sleep(0)
         told, self.facts = self.facts, []
@@ -410,3 +414,18 @@ def test_gpus_that_cannot_be_read_are_not_missed(golden: Golden) -> None:
 
     (error,) = invalid.value.errors
     assert error.startswith("node.yaml:1: gpus[0].index: ")
+
+
+async def test_a_large_file_is_read_beside_the_event_loop(edited: Edited, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kubelet does not wait for it."""
+    others_come, came = threading.Event(), list[bool]()
+
+    def read_slowly(data: bytes, file: str) -> MachineFile:
+        came.append(others_come.wait(5))
+        return read(data, file)
+
+    monkeypatch.setattr(described, "read", read_slowly)
+    asyncio.get_running_loop().call_later(0.05, others_come.set)
+    await edited.told(GOOD)
+
+    assert came == [True]

@@ -48,10 +48,9 @@ def combine(
     """What a card with these profiles can do with MIG devices of these names; None where it has no such profiles."""
     if not all(_has(profiles, name) for name in names):
         return None
-    wanted = wanted_instances(GpuLayout(mig_enabled=True, mig_devices=Counter(names)), profiles)
-    counts = {profile: len(contents) for profile, contents in wanted.contents.items()}
+    counts, reason = _instance_counts(profiles, names)
     by_id = {each.id: each.name for each in profiles}
-    if reason := reason_not_to_fit(profiles, counts):
+    if reason:
         return Combination(card, is_possible=False, reason=reason, instances=(), beside={}, is_verified=is_verified)
     best = layouts_of(profiles, tuple(sorted(counts.items())))[0]
     return Combination(
@@ -62,6 +61,16 @@ def combine(
         beside=dict(_beside(profiles, counts)),
         is_verified=is_verified,
     )
+
+
+def _instance_counts(profiles: tuple[GpuInstanceProfile, ...], names: Sequence[str]) -> tuple[dict[int, int], Text]:
+    """How many GPU instances of each profile the devices need, and why the card cannot have them; "" where it can."""
+    try:
+        wanted = wanted_instances(GpuLayout(mig_enabled=True, mig_devices=Counter(names)), profiles)
+    except ValueError as error:
+        return {}, str(error)
+    counts = {profile: len(contents) for profile, contents in wanted.contents.items()}
+    return counts, reason_not_to_fit(profiles, counts)
 
 
 def _beside(profiles: tuple[GpuInstanceProfile, ...], counts: Mapping[int, int]) -> Iterator[tuple[str, int]]:

@@ -26,7 +26,10 @@ ALL = "all"
 Format = Literal["yaml", "json"]
 DEVICE_ID = re.compile(r"0[xX][0-9a-fA-F]{1,8}|0[bB][01]{1,32}|0[oO]?[0-7]{1,11}|[1-9][0-9]{0,9}|0", re.ASCII)
 """A number that Go's ParseUint(text, 0, 32) takes (pkg/types/device.go), without underscores."""
-PROBABLY_PROFILE = re.compile(r"\s*(\d)\s*g\W*(\d{1,3})\s*(?:gb?)?\s*(\+\s*me)?\s*", re.ASCII | re.IGNORECASE)
+PROBABLY_PROFILE = re.compile(r"(\d)g\W*(\d{1,3})(?:gb?)?(\+me)?", re.ASCII | re.IGNORECASE)
+"""A misspelt name of a profile, without its white space."""
+MAX_VALUES = 1024
+"""Entries of one configuration, with their device filters and indices. A node has some sixteen GPUs."""
 
 
 class _Entry(Value, rename="kebab"):
@@ -152,12 +155,20 @@ def _filters(entry: _Entry) -> tuple[str, ...]:
     return tuple(each for each in filters if each)
 
 
+def _count_values(entry: _Entry) -> int:
+    return 1 + len(_filters(entry)) + (len(entry.devices) if isinstance(entry.devices, tuple) else 0)
+
+
 def _problems(spec: _Spec) -> Iterator[tuple[DocumentPath, str]]:
     if spec.mig_configs is not None and not spec.mig_configs:
         yield ("mig-configs",), "mig-configs: must have at least one configuration"
     for name, entries in (spec.mig_configs or {}).items():
         if not entries:
             yield ("mig-configs", name), f"{name}: must have at least one entry"
+        if (count := sum(map(_count_values, entries))) > MAX_VALUES:
+            text = f"{name}: has {count} entries, device filters and indices; a configuration may have {MAX_VALUES}"
+            yield ("mig-configs", name), text
+            continue
         for i, entry in enumerate(entries):
             for path, problem in _entry_problems(entry):
                 yield ("mig-configs", name, i, *path), f"{name}[{i}]: {problem}"
@@ -190,5 +201,5 @@ def _entry_problems(entry: _Entry) -> Iterator[tuple[DocumentPath, str]]:
 
 
 def _suggest_profile(name: str) -> str:
-    found = PROBABLY_PROFILE.fullmatch(name)
+    found = PROBABLY_PROFILE.fullmatch("".join(name.split()))
     return f"; did you mean {f'{found[1]}g.{found[2]}gb' + '+me' * bool(found[3])!r}?" if found else ""

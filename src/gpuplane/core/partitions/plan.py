@@ -89,7 +89,11 @@ def wanted_instances(layout: GpuLayout, profiles: Profiles) -> WantedInstances:
     slices = {each.id: each.slices for each in profiles}
     for name, count in layout.mig_devices.items():
         profile, size = find_profile(name, profiles)
-        compute.setdefault(profile.id, []).extend([size] * count)
+        sizes = compute.setdefault(profile.id, [])
+        needed = -(-(sum(sizes) + size * count) // profile.slices)
+        if needed > profile.count:  # before a list of them is made: a count is any number
+            raise ValueError(f"the card can have {profile.count} of {profile.name}, not {needed}")
+        sizes.extend([size] * count)
     return WantedInstances({each: tuple(_packed(sizes, slices[each])) for each, sizes in compute.items() if sizes})
 
 

@@ -23,6 +23,7 @@ TimeSlice = Literal["default", "short", "medium", "long"]
 ComputeModePolicy = Literal["exclusive", "leave"]
 MemoryUnit = Literal["MiB", "GiB"]
 LabelTarget = Literal["none", "node", "file", "node-feature"]
+HostnameLabel = Literal["Hostname", "hostname"]
 
 
 class NamingRule(Value):
@@ -89,11 +90,13 @@ class MetricsSettings(Value):
     """What is measured, and how it is shown.
 
     `dcgm_names`: whether there are series of DCGM's names; off while a dcgm-exporter has them, so that no sum doubles.
+    `hostname_label`: the label with the node's name; dcgm-exporter wrote the first until 4.8.2, and the second since.
     `watch_pods`: whether the API server is asked about the pods of this node. `pod_labels`: which of their labels are
     shown on series; `*` matches any run of characters.
     """
 
     dcgm_names: bool = True
+    hostname_label: HostnameLabel = "Hostname"
     interval: float = 1.0  # seconds between two samples
     slow_interval: float = 5.0  # seconds between two readings of what takes the driver long
     watch_pods: bool = False

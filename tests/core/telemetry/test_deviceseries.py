@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuplane.core.config.resolve import resolve_settings
 from gpuplane.core.step import step
 from gpuplane.core.telemetry.deviceseries import device_metrics
 from gpuplane.core.telemetry.sampling import sampling_request
@@ -114,6 +115,22 @@ def test_a_series_names_its_device_as_dcgm_exporter_does() -> None:
             "container": "main",
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "label", "other"),
+    [("{}", "Hostname", "hostname"), ("{hostnameLabel: hostname}", "hostname", "Hostname")],
+)
+def test_the_label_of_the_node_has_the_name_of_either_release(written: str, label: str, other: str) -> None:
+    """dcgm-exporter renamed it in 4.8.3 (its pull request 655). No series has both."""
+    settings = resolve_settings(f"version: v1\nmetrics: {written}\n".encode(), "config.yaml", {}, {})
+    snapshot = node(settings=settings)
+    state = after(snapshot, sample(GpuSample(uuid="GPU-a", readings={"DCGM_FI_DEV_GPU_UTIL": 93.0})))
+
+    for name in ("DCGM_FI_DEV_GPU_UTIL", "gpuplane_device_info"):
+        assert {labels[label] for labels in labels_of(snapshot, state, name)} == {"node-1"}, name
+    for metric in device_metrics(snapshot, state, "node-1"):
+        assert not [labels for labels, _ in metric.series if other in labels], metric.name
 
 
 def test_what_an_instance_tells_is_not_told_of_its_gpu_again() -> None:

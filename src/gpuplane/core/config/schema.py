@@ -17,6 +17,7 @@ from gpuplane.model.config import (
     CdiHook,
     ComputeModePolicy,
     DeviceIdStrategy,
+    HostnameLabel,
     LabelTarget,
     MemoryUnit,
     MigStrategy,
@@ -182,6 +183,7 @@ class MetricsSection(Value, rename="camel"):
     """metrics"""
 
     dcgm_names: bool | None = None
+    hostname_label: HostnameLabel | None = None
     interval: UnparsedDuration | None = None
     slow_interval: UnparsedDuration | None = None
     watch_pods: bool | None = None

@@ -72,7 +72,7 @@ class DeviceLabels(NamedTuple):
 
 
 def device_metrics(snapshot: Snapshot, state: TelemetryState, node_name: str) -> Iterator[Metric]:
-    """The series of this node's devices. `node_name`: the value of the label `Hostname`."""
+    """The series of this node's devices. `node_name`: the value of the label `Hostname`, or `hostname`."""
     settings = snapshot.config.settings
     if settings is None or not may_serve(snapshot):  # an agent that serves shows them
         return
@@ -82,7 +82,8 @@ def device_metrics(snapshot: Snapshot, state: TelemetryState, node_name: str) ->
     holdings = holdings_by_unit(snapshot)
     label_fields = [each for each in counters if each.kind == "label" and settings.metrics.dcgm_names]
     texts = _field_labels(snapshot, state, samples, devices, label_fields)
-    labels = device_labels.of(snapshot, devices, holdings, texts, node_name, snapshot.pods)
+    host = (settings.metrics.hostname_label, node_name)
+    labels = device_labels.of(snapshot, devices, holdings, texts, host, snapshot.pods)
     if settings.metrics.dcgm_names:
         yield from _dcgm_metrics(counters, labels, samples, state)
     yield _metric(
@@ -135,16 +136,19 @@ def device_labels(
     devices: tuple[SeriesDevice, ...],
     holdings: Mapping[str, tuple[Holding, ...]],
     texts: tuple[tuple[str, ...], ...],
-    node_name: str,
+    host: tuple[str, str],
     pods: Mapping[str, PodMetadata] | None,
 ) -> tuple[DeviceLabels, ...]:
-    """The labels of each device's series. `texts`: names of further labels, then their values for each device."""
+    """The labels of each device's series. `texts`: names of further labels, then their values for each device.
+
+    `host`: the name of the label with the node's name, and that name.
+    """
     names, *values = texts
     own_labels = labels_of_pods(pods or {})
     found = []
     for device, told in zip(devices, values, strict=True):
         held = holder_labels([each for id in device.unit_ids for each in holdings.get(id, ())], own_labels)
-        own = {"Hostname": node_name, **dict(zip(names, told, strict=True)), **held}
+        own = {host[0]: host[1], **dict(zip(names, told, strict=True)), **held}
         full = {**device.identity, **{name: value for name, value in own.items() if value}}
         short = Labels({**device.short_identity, **held})
         plain = Labels(device.short_identity)

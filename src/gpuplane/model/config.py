@@ -91,12 +91,14 @@ class MetricsSettings(Value):
 
     `dcgm_names`: whether there are series of DCGM's names; off while a dcgm-exporter has them, so that no sum doubles.
     `hostname_label`: the label with the node's name; dcgm-exporter wrote the first until 4.8.2, and the second since.
+    `clear_xids`: whether DCGM_FI_DEV_XID_ERRORS is 0 again when the XID has ended; else it is the last XID for ever.
     `watch_pods`: whether the API server is asked about the pods of this node. `pod_labels`: which of their labels are
     shown on series; `*` matches any run of characters.
     """
 
     dcgm_names: bool = True
     hostname_label: HostnameLabel = "Hostname"
+    clear_xids: bool = False
     interval: float = 1.0  # seconds between two samples
     slow_interval: float = 5.0  # seconds between two readings of what takes the driver long
     watch_pods: bool = False

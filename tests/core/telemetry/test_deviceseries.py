@@ -25,6 +25,7 @@ from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import KUBELET_LOCK, TurnStatus
 from gpuplane.model.telemetry import DcgmCounter, GpuSample, MigDeviceSample, ProcessSample, Sample
 from gpuplane.model.views import Labels
+from tests.core.health.world import World, machine
 
 WHOLE = Gpu(index=0, uuid="GPU-a", model="NVIDIA H100 80GB HBM3", pci="0000:1b:00.0", memory_mib=81559)
 SPLIT = Gpu(
@@ -273,6 +274,44 @@ def test_the_last_xid_is_told() -> None:
     assert series(snapshot, state, "DCGM_FI_DEV_XID_ERRORS", "UUID")["GPU-a",] == 79.0
     state = next_state(state, snapshot, sample(at=13.0), {}, 0.0)
     assert series(snapshot, state, "DCGM_FI_DEV_XID_ERRORS", "UUID")["GPU-a",] == 13.0
+
+
+@pytest.mark.parametrize(("written", "then"), [("{}", 79.0), ("{clearXids: on}", 0.0)])
+def test_the_last_xid_is_0_again_when_the_fault_has_ended(written: str, then: float) -> None:
+    """By a switch. It has ended when the GPU had a reset and is healthy again, here also the note that came before."""
+    world = World(machine(2), resolve_settings(f"version: v1\nmetrics: {written}\n".encode(), "config.yaml", {}, {}))
+    state = next_state(TelemetryState(), world.snapshot, sample(at=world.now), {}, 0.0)
+
+    def last_xids() -> dict[tuple[str, ...], float]:
+        nonlocal state
+        state = next_state(state, world.snapshot, sample(at=world.now), {}, 0.0)
+        return series(world.snapshot, state, "DCGM_FI_DEV_XID_ERRORS", "UUID")
+
+    world.happen(0, "xid-13", ago=1.0)
+    assert last_xids() == {("GPU-0",): 13.0, ("GPU-1",): 0.0}
+    world.happen(0, "xid-79")
+    assert last_xids() == {("GPU-0",): 79.0, ("GPU-1",): 0.0}
+    whole = world.machine
+    world.machine = whole.but(gpus=(whole.gpus or ())[1:])
+    world.look()
+    world.machine = whole
+    world.look()
+    world.wait(60, answer=True)
+    assert world.ill() == set()
+    assert last_xids() == {("GPU-0",): then, ("GPU-1",): 0.0}
+
+
+@pytest.mark.parametrize("clears", [False, True])
+def test_an_xid_of_a_mig_device_is_its_gpus(clears: bool) -> None:
+    """The newest of all, whichever device of the GPU had it."""
+    settings = Settings(mig_strategy="mixed", metrics=MetricsSettings(clear_xids=clears))
+    snapshot, state = node(settings=settings), TelemetryState()
+    for at, code, instance in ((11.0, "xid-43", 7), (12.0, "xid-13", 2)):
+        fact = FaultOccurred(code=code, gpu="GPU-b", message="", at=at, gpu_instance=instance)
+        snapshot = step(snapshot, fact, at)
+        state = next_state(state, snapshot, sample(at=at), {}, 0.0)
+        told = series(snapshot, state, "DCGM_FI_DEV_XID_ERRORS", "UUID")
+        assert told == {("GPU-a",): 0.0, ("GPU-b",): float(code.removeprefix("xid-"))}
 
 
 def test_what_cannot_be_told_is_listed() -> None:

@@ -164,6 +164,7 @@ def _metrics_settings(section: MetricsSection) -> MetricsSettings:
     given = {
         "dcgm_names": section.dcgm_names,
         "hostname_label": section.hostname_label,
+        "clear_xids": section.clear_xids,
         "interval": _to_optional_seconds(section.interval),
         "slow_interval": _to_optional_seconds(section.slow_interval),
         "watch_pods": section.watch_pods or (True if section.pod_labels else None),

@@ -184,6 +184,7 @@ class MetricsSection(Value, rename="camel"):
 
     dcgm_names: bool | None = None
     hostname_label: HostnameLabel | None = None
+    clear_xids: bool | None = None
     interval: UnparsedDuration | None = None
     slow_interval: UnparsedDuration | None = None
     watch_pods: bool | None = None

@@ -16,7 +16,7 @@ from gpuplane.core.serving import may_serve
 from gpuplane.core.telemetry.counters import DEFAULT_COUNTERS, XID_FIELD
 from gpuplane.core.telemetry.devices import DeviceKey, SeriesDevice, readings_of, series_devices
 from gpuplane.core.telemetry.holdings import Holding, holdings_by_unit
-from gpuplane.core.telemetry.state import TelemetryState
+from gpuplane.core.telemetry.state import TelemetryState, present_xids
 from gpuplane.core.telemetry.usage import DeviceUsage, Usage, usage_by_device
 from gpuplane.core.view import part_view
 from gpuplane.model.pod import PodMetadata, PodRef
@@ -81,11 +81,12 @@ def device_metrics(snapshot: Snapshot, state: TelemetryState, node_name: str) ->
     devices = series_devices.of(snapshot, snapshot.gpus, state.identities)
     holdings = holdings_by_unit(snapshot)
     label_fields = [each for each in counters if each.kind == "label" and settings.metrics.dcgm_names]
-    texts = _field_labels(snapshot, state, samples, devices, label_fields)
+    xids = present_xids(snapshot) if settings.metrics.clear_xids else state.last_xids
+    texts = _field_labels(snapshot, xids, samples, devices, label_fields)
     host = (settings.metrics.hostname_label, node_name)
     labels = device_labels.of(snapshot, devices, holdings, texts, host, snapshot.pods)
     if settings.metrics.dcgm_names:
-        yield from _dcgm_metrics(counters, labels, samples, state)
+        yield from _dcgm_metrics(counters, labels, samples, xids)
     yield _metric(
         "gpuplane_device_info", "1 for each GPU and each MIG GPU instance", ((each.full, 1.0) for each in labels)
     )
@@ -109,7 +110,7 @@ def _metric(name: str, help: str, series: Series | Iterable[tuple[Labels, float]
 
 def _field_labels(
     snapshot: Snapshot,
-    state: TelemetryState,
+    xids: Mapping[str, int],
     samples: Mapping[str, GpuSample],
     devices: Sequence[SeriesDevice],
     fields: Sequence[DcgmCounter],
@@ -122,7 +123,7 @@ def _field_labels(
         sample = samples.get(gpu) or GpuSample(gpu)
         if field in sample.readings:
             return f"{sample.readings[field]:.15g}"
-        others = {"DCGM_FI_DRIVER_VERSION": version, XID_FIELD: str(state.last_xids.get(gpu, 0))}
+        others = {"DCGM_FI_DRIVER_VERSION": version, XID_FIELD: str(xids.get(gpu, 0))}
         return sample.texts.get(field) or others.get(field, "")
 
     return (
@@ -184,7 +185,7 @@ def _dcgm_metrics(
     counters: Iterable[DcgmCounter],
     labels: Sequence[DeviceLabels],
     samples: Mapping[str, GpuSample],
-    state: TelemetryState,
+    xids: Mapping[str, int],
 ) -> Iterator[Metric]:
     told = [
         (each, sample, readings_of(sample, each.device))
@@ -203,7 +204,7 @@ def _dcgm_metrics(
             continue
         if field == XID_FIELD:
             series = [
-                (each.full, float(state.last_xids.get(each.device.key.gpu, 0)))
+                (each.full, float(xids.get(each.device.key.gpu, 0)))
                 for each in labels
                 if each.device.key.gpu_instance is None
             ]

@@ -152,3 +152,17 @@ def _last_seen(snapshot: Snapshot, gpu: str, code: str) -> float:
     return max(
         (each.last_seen or each.since for each in (record.findings if record else ()) if each.code == code), default=0.0
     )
+
+
+def present_xids(snapshot: Snapshot) -> Mapping[str, int]:
+    """GPU → the number of the newest of its XIDs that have not ended; one of a MIG device is its GPU's."""
+    health = snapshot.ledger.health
+    parents = snapshot.machine.mig_parents if snapshot.machine is not None else {}
+    newest: dict[str, tuple[float, int]] = {}
+    for device, record in (health.devices if health is not None else {}).items():
+        gpu = parents.get(device, device)
+        for each in record.findings:
+            if (number := xid_number(each.code)) is not None:
+                seen = 0.0 if each.from_earlier_boot else each.last_seen or each.since
+                newest[gpu] = max(newest.get(gpu, (0.0, 0)), (seen, number))
+    return {gpu: number for gpu, (_, number) in newest.items()}

@@ -45,9 +45,6 @@ def main() -> None:
         from gpuplane.cli import agent
 
         agent.main(sys.argv[2:], first_driver)
-    from gpuplane.cli import ending
-
-    ending.heed()
     from gpuplane.cli.program import run
 
     run(commands())

@@ -46,9 +46,14 @@ def heed() -> None:
         signal.signal(each, _end)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def end_at_once() -> None:
+    """From now on a signal ends the process as the system does it: nothing is left to take away."""
     for each in _heeded():
         signal.signal(each, signal.SIG_DFL)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    end_at_once()
     raise Ended(number)
 
 

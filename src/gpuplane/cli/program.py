@@ -9,13 +9,13 @@ import keyword
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
 
-from gpuplane.cli.ending import Ended
+from gpuplane.cli.ending import Ended, end_at_once, heed
 from gpuplane.cli.say import fail, told
 
 
@@ -67,9 +67,11 @@ def module_of(command: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def run(program: click.Command) -> NoReturn:
+def run(program: Modules) -> NoReturn:
     """Run what the command line says, and end the process with the status of docs/commands.md."""
     try:
+        _import_command(program, sys.argv[1:])
+        heed()  # not before: an import may swallow what is raised in it
         status = program.main(prog_name="gpuplane", standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
@@ -82,7 +84,17 @@ def run(program: click.Command) -> NoReturn:
         status = _show(click.ClickException(f"'{error.object}' is not UTF-8 text"))
     except OSError as error:
         os._exit(_show(click.ClickException(told(error))))  # what standard output could not take is not tried again
+    end_at_once()
     sys.exit(status)
+
+
+def _import_command(program: Modules, words: Sequence[str]) -> None:
+    """Import the module of the command that the words of a command line name, as far as they do."""
+    for word in words:
+        found = program.get_command(click.Context(program), word)
+        if found is not None and not isinstance(found, Modules):
+            return
+        program = found or program
 
 
 def ended_by(number: signal.Signals) -> NoReturn:

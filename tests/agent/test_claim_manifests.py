@@ -56,7 +56,9 @@ class Cluster:
     async def create(self, path: Path) -> list[str]:
         """Create what a file has, as kubectl does; the paths of its pods."""
         pods = []
-        async with httpx2.AsyncClient(base_url=self.server.url, trust_env=False) as client:
+        async with httpx2.AsyncClient(
+            base_url=self.server.url, headers=self.server.authorization, trust_env=False
+        ) as client:
             for found in yaml.safe_load_all(path.read_text()):
                 space = f"/namespaces/{found['metadata'].get('namespace', 'default')}"
                 prefix = f"/apis/{found['apiVersion']}" if "/" in found["apiVersion"] else f"/api/{found['apiVersion']}"
@@ -77,7 +79,9 @@ class Cluster:
         return running
 
     async def delete(self, path: str) -> None:
-        async with httpx2.AsyncClient(base_url=self.server.url, trust_env=False) as client:
+        async with httpx2.AsyncClient(
+            base_url=self.server.url, headers=self.server.authorization, trust_env=False
+        ) as client:
             assert (await client.delete(path)).status_code == 200
 
     def get(self, path: str) -> Json:
@@ -98,7 +102,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         root = await stack.enter_async_context(kubelet_root())
         server = await stack.enter_async_context(ApiServer())
         cluster = Cluster(root, server)
-        claims = await stack.enter_async_context(ApiClaims(server.url, "n1"))
+        claims = await stack.enter_async_context(ApiClaims(server.url, "n1", server.token))
         cluster.kubelet = Kubelet(root, claims=claims, cdi_dirs=root / "cdi", dra_times=TIMES)
         await stack.enter_async_context(cluster.kubelet)
         await stack.enter_async_context(cluster.agent)

@@ -81,7 +81,7 @@ async def node() -> AsyncIterator[Node]:
         root = await stack.enter_async_context(kubelet_root())
         server = await stack.enter_async_context(ApiServer())
         node = Node(root, server)
-        claims = await stack.enter_async_context(ApiClaims(server.url, "n1"))
+        claims = await stack.enter_async_context(ApiClaims(server.url, "n1", server.token))
         node.kubelet = Kubelet(root, claims=claims, cdi_dirs=root / "cdi", dra_times=TIMES)
         await stack.enter_async_context(node.kubelet)
         node.running = await stack.enter_async_context(node.agent())

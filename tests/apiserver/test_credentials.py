@@ -30,16 +30,15 @@ json.dump({"apiVersion": info["apiVersion"], "kind": "ExecCredential", "status":
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    """One that lets in whoever has the token."""
     monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
-    async with ApiServer(tokens={"first"}) as server:
+    async with ApiServer() as server:
         server.put(PATH, node_object({CONFIG_LABEL: "good"}))
         yield server
 
 
 def kubeconfig(server: ApiServer, directory: Path, program: str, **more: Any) -> Path:
     """One that names a plugin of this text."""
-    (directory / "token").write_text("first")
+    (directory / "token").write_text(server.token)
     (directory / "plugin.py").write_text(program)
     document = msgspec.json.decode(server.kubeconfig())
     plugin = {
@@ -61,7 +60,7 @@ async def test_its_token_is_ours(server: ApiServer, tmp_path: Path, version: str
     async with following(path) as node:
         await node.comes_to(lambda snapshot: node_requests(snapshot).config_name == "good")
         (tmp_path / "token").write_text("second")
-        server.tokens = {"second"}
+        server.token = "second"
         await server.drop_connections()
         server.put(PATH, node_object({CONFIG_LABEL: "better"}))
         await node.comes_to(lambda snapshot: node_requests(snapshot).config_name == "better")

@@ -568,7 +568,7 @@ async def test_a_kubeconfig_that_cannot_be_used(server: ApiServer, tmp_path: Pat
     path = tmp_path / "kubeconfig"
     async with following(path) as node:
         await node.stands("failing", f"{path} cannot be used")
-        good, token = server.kubeconfig(), '"token":"anyone"'
+        good, token = server.kubeconfig(), f'"token":"{server.token}"'
         lost = '"client-certificate":"lost.pem","client-key":"lost.pem"'
         for text, reason in (
             ("just words", "cannot be used: it is not as a kubeconfig has to be: Expected `object`, got `str`"),
@@ -594,13 +594,13 @@ async def test_neither_cluster_nor_kubeconfig(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 async def cluster(impatient: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    """An API server behind TLS, found and signed to as a pod does it; the pod's token is "first"."""
+    """An API server behind TLS, found and signed to as a pod does it."""
     tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     tls.load_cert_chain(TESTDATA / "server.pem")
     (tmp_path / "ca.crt").write_bytes((TESTDATA / "ca.crt").read_bytes())
     (tmp_path / "namespace").write_text("gpuplane")
-    (tmp_path / "token").write_text("first")
-    async with ApiServer(tls, tokens={"first"}) as server:
+    async with ApiServer(tls) as server:
+        (tmp_path / "token").write_text(server.token)
         server.put(PATH, node_object())
         monkeypatch.setattr(connection, "SERVICE_ACCOUNT", tmp_path)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
@@ -621,7 +621,7 @@ async def test_a_token_that_is_renewed(cluster: ApiServer, tmp_path: Path) -> No
     async with following(None) as node:
         await node.stands("ok")
         (tmp_path / "token").write_text("second")
-        cluster.tokens = {"second"}
+        cluster.token = "second"
         await cluster.drop_connections()
         cluster.put(PATH, node_object({CONFIG_LABEL: "x"}))
         await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="x"))
@@ -655,7 +655,7 @@ async def test_a_pod_without_its_token(cluster: ApiServer, tmp_path: Path) -> No
     (tmp_path / "token").unlink()
     async with following(None) as node:
         await node.stands("failing", f"{tmp_path}/token")
-        (tmp_path / "token").write_text("first")
+        (tmp_path / "token").write_text(cluster.token)
         await node.stands("ok")
 
 
@@ -680,7 +680,7 @@ async def test_what_a_kubeconfig_names_may_be_no_file(
 ) -> None:
     """The kubeconfig itself, or a file in its directory."""
     good, path = kubeconfig.read_bytes(), tmp_path / key
-    part = '"token":"anyone"' if key in ("tokenFile", "client-certificate") else f'"server":"{server.url}"'
+    part = f'"token":"{server.token}"' if key in ("tokenFile", "client-certificate") else f'"server":"{server.url}"'
     kubeconfig.write_text(good.decode().replace(part, f'{part},"{key}":"{key}"'))
     hostile.put(path, kind)
     async with following(kubeconfig) as node:

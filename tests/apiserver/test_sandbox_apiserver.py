@@ -13,8 +13,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 
-from gpuplane.sandbox.apiserver.objects import matches
 from gpuplane.sandbox.apiserver.patches import merge_patch
+from gpuplane.sandbox.apiserver.selectors import matches
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 
 
@@ -143,7 +143,7 @@ async def test_a_version_that_is_forgotten(server: ApiServer, client: AsyncClien
 )
 async def test_paths(server: ApiServer, path: str, code: int) -> None:
     """Any collection can be asked about; what is not there is a 404 with a Status."""
-    async with httpx2.AsyncClient(base_url=server.url) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as http:
         answer = await http.get(path)
     assert answer.status_code == code
     assert answer.json()["kind"] == ("Status" if code == 404 else "ThingList")
@@ -153,7 +153,7 @@ async def test_metadata_alone(server: ApiServer) -> None:
     """A client that asks for metadata gets no status."""
     server.put("/api/v1/nodes/a", {"status": {"images": ["many"]}})
     accept = {"Accept": "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"}
-    async with httpx2.AsyncClient(base_url=server.url) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as http:
         [found] = (await http.get("/api/v1/nodes", headers=accept)).json()["items"]
     assert sorted(found) == ["apiVersion", "kind", "metadata"]
 
@@ -167,14 +167,14 @@ async def test_bytes_that_are_no_http(server: ApiServer) -> None:
 
     writer.close()
     await writer.wait_closed()
-    async with httpx2.AsyncClient(base_url=server.url) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as http:
         assert (await http.get("/api/v1/nodes")).status_code == 200
 
 
 async def test_troubles_end(server: ApiServer) -> None:
     """A trouble concerns the requests that it names, as often as it says."""
     server.failures = [InjectedFailure("GET */nodes", times=2, code=500, message="etcd")]
-    async with httpx2.AsyncClient(base_url=server.url) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as http:
         codes = [(await http.get(f"/api/v1/{what}")).status_code for what in ("pods", "nodes", "nodes", "nodes")]
     assert codes == [200, 500, 500, 200]
 

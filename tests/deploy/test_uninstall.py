@@ -64,7 +64,7 @@ async def test_the_conditions_go_and_no_other() -> None:
     types = ("GPUProblem", "Ready", "gpuplane.io/GPUReady", "gpuplane.io/MIGReady")
     ours, ready, serving, layouts = ({"type": each, "status": "True"} for each in types)
     strategic = {"Content-Type": "application/strategic-merge-patch+json"}  # kubectl's own choice
-    async with ApiServer() as server, httpx2.AsyncClient(base_url=server.url) as client:
+    async with ApiServer() as server, httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as client:
         server.put(
             "/api/v1/nodes/a", {"status": {"conditions": [ours, ready, serving, layouts], "capacity": {"cpu": "8"}}}
         )

@@ -153,7 +153,7 @@ async def test_a_claim_in_use_is_deleted_when_its_pod_ends(server: ApiServer) ->
     made = put(server, POD, pod({"name": "n", "resourceClaimName": "c"}))
     server.put(f"{SPACE}/resourceclaims/c", {"spec": {"devices": {"requests": REQUESTS}}})
     allocate(server, claims(server)[0], made)
-    async with httpx2.AsyncClient(base_url=server.url) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as http:
         await http.delete(f"{SPACE}/resourceclaims/c")
     settle_claims(server)
     assert [each["metadata"]["name"] for each in claims(server)] == ["c"]
@@ -165,7 +165,10 @@ async def test_a_claim_in_use_is_deleted_when_its_pod_ends(server: ApiServer) ->
 
 async def test_beside_a_server(server: ApiServer) -> None:
     """It follows what clients ask for."""
-    async with run_claim_controller(server), httpx2.AsyncClient(base_url=server.url) as http:
+    async with (
+        run_claim_controller(server),
+        httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as http,
+    ):
         body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p0"}, **pod(FROM_TEMPLATE)}
         await http.post("/api/v1/namespaces/default/pods", json=body)
         await server.until(lambda: bool(claims(server)))

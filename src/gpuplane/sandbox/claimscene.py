@@ -56,7 +56,7 @@ async def play(root: Path, machine: Path, count: int) -> Mapping[str, str]:
         ApiServer() as server,
         run_claim_controller(server),
         run_scheduler(server),
-        ApiClaims(server.url, NODE) as claims,
+        ApiClaims(server.url, NODE, server.token) as claims,
     ):
         (root / "kubeconfig").write_text(server.kubeconfig())
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}

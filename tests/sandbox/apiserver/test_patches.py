@@ -15,7 +15,7 @@ Json = dict[str, Any]
 async def ask(server: ApiServer, case: Json) -> httpx2.Response:
     headers = dict(case.get("headers", {})) | ({"Content-Type": kind} if (kind := case.get("contentType")) else {})
     content = json.dumps(case["body"]).encode() if "body" in case else None
-    async with httpx2.AsyncClient(base_url=server.url) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as http:
         return await http.request(case["verb"], case["path"], content=content, headers=headers)
 
 

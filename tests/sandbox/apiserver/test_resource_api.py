@@ -31,7 +31,7 @@ async def server() -> AsyncIterator[ApiServer]:
 
 async def ask(server: ApiServer, method: str, path: str, body: Any = None, kind: str = "json") -> httpx2.Response:
     headers = {"Content-Type": f"application/{kind}"}
-    async with httpx2.AsyncClient(base_url=server.url, headers=headers) as http:
+    async with httpx2.AsyncClient(base_url=server.url, headers={**headers, **server.authorization}) as http:
         return await http.request(method, path, json=body)
 
 

@@ -104,7 +104,7 @@ class Replay:
             content = yaml.safe_dump(body)
         if content is not None:
             headers = {**headers, "Content-Type": TYPES.get(kind or "", "application/json")}
-        url = re.sub("timeoutSeconds=[0-9]+", "timeoutSeconds=0.1", url)
+        url = re.sub("timeoutSeconds=[0-9]+", "timeoutSeconds=-1", url)
         return await self.http.request(method, url, content=content, headers=headers)
 
     async def happen(self, step: list[Any]) -> None:
@@ -230,7 +230,10 @@ def meta(event: Json) -> Json:
 
 async def test_replay() -> None:
     different = []
-    async with ApiServer() as server, httpx2.AsyncClient(base_url=server.url, headers={"User-Agent": ""}) as http:
+    async with (
+        ApiServer() as server,
+        httpx2.AsyncClient(base_url=server.url, headers={"User-Agent": "", **server.authorization}) as http,
+    ):
         for space, label in (("gpu-ops", "true"), ("gpu-ops2", "yes")):
             labels = {"resource.kubernetes.io/admin-access": label}
             server.put(f"/api/v1/namespaces/{space}", {"metadata": {"labels": labels}})

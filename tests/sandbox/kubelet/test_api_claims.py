@@ -42,7 +42,7 @@ async def test_a_claim_goes_from_the_api_server_to_the_container(root: Path) -> 
         requests = [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]
         server.put(CLAIM, {"spec": {"devices": {"requests": requests}}, "status": status})
         async with (
-            ApiClaims(server.url, "node-a") as claims,
+            ApiClaims(server.url, "node-a", server.token) as claims,
             Kubelet(root, claims=claims, dra_times=TIMES, cdi_dirs=root / "cdi") as kubelet,
         ):
             plugin = ToyPlugin(root)
@@ -56,7 +56,7 @@ async def test_a_claim_goes_from_the_api_server_to_the_container(root: Path) -> 
 
 
 async def test_slices_go_by_node_and_driver(root: Path) -> None:
-    async with ApiServer() as server, ApiClaims(server.url, "node-a") as claims:
+    async with ApiServer() as server, ApiClaims(server.url, "node-a", server.token) as claims:
         for name, node, driver in (("a", "node-a", DRIVER), ("b", "node-a", "other.io"), ("c", "node-b", DRIVER)):
             server.put(f"{GROUP}/resourceslices/{name}", slice_of(node, driver))
 
@@ -67,7 +67,7 @@ async def test_slices_go_by_node_and_driver(root: Path) -> None:
 
 
 async def test_slices_are_deleted_as_soon_as_the_api_server_lets_them_be(root: Path) -> None:
-    async with ApiServer() as server, ApiClaims(server.url, "node-a") as claims:
+    async with ApiServer() as server, ApiClaims(server.url, "node-a", server.token) as claims:
         server.put(f"{GROUP}/resourceslices/a", slice_of("node-a", DRIVER))
         server.failures = [
             InjectedFailure("DELETE *", times=2, code=500),
@@ -78,7 +78,7 @@ async def test_slices_are_deleted_as_soon_as_the_api_server_lets_them_be(root: P
 
 
 async def test_what_the_api_server_says_is_what_the_pod_is_told() -> None:
-    async with ApiServer() as server, ApiClaims(server.url, "node-a") as claims:
+    async with ApiServer() as server, ApiClaims(server.url, "node-a", server.token) as claims:
         with pytest.raises(KubeletError, match=r'resourceclaims\.resource\.k8s\.io "one" not found'):
             await claims.get_claim("dra-lab", "one")
     async with ApiClaims("http://127.0.0.1:1", "node-a") as nobody:

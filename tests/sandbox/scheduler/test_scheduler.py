@@ -164,7 +164,11 @@ async def test_it_looks_after_each_request(server: ApiServer) -> None:
     template = {"metadata": {"name": "t"}, "spec": {"spec": get(server, CLAIM)["spec"]}}
     server.put(f"{GROUP}/namespaces/default/resourceclaimtemplates/t", template)
     wanted = {"metadata": {"name": "p"}, "spec": {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}]}}
-    async with run_claim_controller(server), run_scheduler(server), httpx2.AsyncClient(base_url=server.url) as client:
+    async with (
+        run_claim_controller(server),
+        run_scheduler(server),
+        httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as client,
+    ):
         assert (await client.post(PODS, json=wanted)).status_code == 201
         await server.until(lambda: bool(get(server, f"{PODS}/p")["spec"].get("nodeName")))
         again = await client.post(f"{PODS}/p/binding", json={"target": {"kind": "Node", "name": "z"}})

@@ -29,13 +29,17 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
         return None
     first, *lines = head.rstrip("\r\n").split("\r\n")
     method, target, _ = first.split(" ")
-    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    headers = dict[str, str]()
+    for name, _, value in (line.partition(":") for line in lines):
+        key = name.strip().lower()
+        headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()  # RFC 9110, 5.3
     length = int(headers.get("content-length", 0))
     if length > LARGEST_REQUEST:
         raise ValueError(f"a body of {length} bytes is too long")
     url = urlsplit(target)
     body = await reader.readexactly(length)
-    return Request(method, url.path, dict(parse_qsl(url.query, keep_blank_values=True)), headers, body)
+    query = dict(reversed(parse_qsl(url.query, keep_blank_values=True)))  # of a key that comes twice, the first counts
+    return Request(method, url.path, query, headers, body)
 
 
 async def send_response(writer: asyncio.StreamWriter, code: int, body: Any, warnings: Sequence[str] = ()) -> None:

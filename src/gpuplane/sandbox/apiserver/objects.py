@@ -6,7 +6,7 @@ part of that object ("…/status"); the collection of all namespaces ("/api/v1/p
 
 import copy
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -164,28 +164,3 @@ class Objects:
         if version < self._compacted_version:
             raise StatusError(410, "Expired", f"too old resource version: {version} ({self._compacted_version})")
         return (each for each in self.history if each.version > version and path.contains(each.path))
-
-
-def matches(found: Json | None, fields: str, labels: str) -> bool:
-    """Whether an object is there and has the values that both selectors ("a.b=c,d!=e") name."""
-    if found is None:
-        return False
-    own = found["metadata"].get("labels") or {}
-    return _matches_selector(fields, lambda path: _field_at(found, path)) and _matches_selector(
-        labels, lambda key: own.get(key)
-    )
-
-
-def _matches_selector(selector: str, value: Any) -> bool:
-    for term in filter(None, selector.split(",")):
-        key, sign, wanted = re.split(r"(!=|==?)", term, maxsplit=1)
-        if (str(value(key) or "") == wanted) == (sign == "!="):
-            return False
-    return True
-
-
-def _field_at(found: Mapping[str, Any], path: str) -> Any:
-    value: Any = found
-    for key in path.split("."):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value

@@ -6,12 +6,14 @@ history before that version is forgotten, the token is too old: 410, with a toke
 """
 
 import base64
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError
+from gpuplane.sandbox.apiserver.queries import INT64, number, parse_version
 
 EXPIRED_TEXT = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -20,6 +22,7 @@ EXPIRED_TEXT = (
     "deleted between the time the first chunk was returned and now may show up in the list."
 )
 NEWEST = -1
+VERSION = "meta.k8s.io/v1"
 
 
 class Page(NamedTuple):
@@ -31,16 +34,19 @@ class Page(NamedTuple):
 
 class _Token(msgspec.Struct):
     v: str
-    rv: int
+    rv: Annotated[int, msgspec.Meta(ge=INT64.start, le=INT64.stop - 1)]
     start: str
 
 
 def page(objects: Objects, path: ResourcePath, query: Mapping[str, str], chosen: Callable[[Json], bool]) -> Page:
     """The page that a client asks for. `chosen`: whether its selectors choose an object. Raises StatusError."""
-    limit = _number(query.get("limit", ""), "limit")
+    limit = max(number(query, "limit"), 0)
     token = query.get("continue", "")
+    if token and query.get("resourceVersion", "") not in ("", "0"):
+        raise StatusError(400, "BadRequest", "specifying resource version is not allowed when using continue")
     version, start = _parse_token(token) if token else (_requested_version(objects, query), "")
-    if not token and query.get("resourceVersion") == "0":
+    check_reached(objects, version)
+    if query.get("resourceVersion") == "0":
         limit = 0  # answered by the watch cache, which makes no pages
     try:
         found = objects.list_at(path, objects.version if version == NEWEST else version)
@@ -58,30 +64,20 @@ def page(objects: Objects, path: ResourcePath, query: Mapping[str, str], chosen:
     return Page(metadata, rest)
 
 
-def _requested_version(objects: Objects, query: Mapping[str, str]) -> int:
-    try:
-        version = parse_version(query.get("resourceVersion", ""))
-    except ValueError as error:
-        raise StatusError(400, "BadRequest", f"invalid resource version: {error}") from None
+def check_reached(objects: Objects, version: int) -> None:
+    """Whether there is such a version already; a real server waits 3 s for it. Raises StatusError."""
     if version > objects.version:
         text = f"Timeout: Too large resource version: {version}, current: {objects.version}"
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
         raise StatusError(504, "Timeout", text, details={"causes": [cause], "retryAfterSeconds": 1})
-    return version if query.get("resourceVersionMatch") == "Exact" else objects.version
 
 
-def parse_version(text: str) -> int:
-    """A resourceVersion that a client names. Raises ValueError, in the server's words."""
-    if text and not (text.isascii() and text.isdecimal()):
-        cause = f'strconv.ParseUint: parsing "{text}": invalid syntax'
-        raise ValueError(f'resourceVersion: Invalid value: "{text}": {cause}')
-    return int(text or 0)
-
-
-def _number(text: str, name: str) -> int:
-    if text and not (text.isascii() and text.isdecimal()):
-        raise StatusError(400, "BadRequest", f'invalid {name}: Invalid value: "{text}"')
-    return int(text or 0)
+def _requested_version(objects: Objects, query: Mapping[str, str]) -> int:
+    try:
+        version = parse_version(query.get("resourceVersion", ""))
+    except StatusError as error:
+        raise StatusError(400, "BadRequest", f"invalid resource version: {error}") from None
+    return version if query.get("resourceVersionMatch") == "Exact" else max(version, objects.version)
 
 
 def _key(path: ResourcePath, found: Json) -> str:
@@ -92,12 +88,21 @@ def _key(path: ResourcePath, found: Json) -> str:
 
 
 def _encode_token(version: int, start: str) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(_Token("meta.k8s.io/v1", version, start))).decode().rstrip("=")
+    return base64.urlsafe_b64encode(msgspec.json.encode(_Token(VERSION, version, start))).decode().rstrip("=")
 
 
 def _parse_token(text: str) -> tuple[int, str]:
+    """The version and the key of a token (apiserver/pkg/storage/continue.go, DecodeContinue). Raises StatusError."""
     try:
+        if not re.fullmatch("[A-Za-z0-9_-]+", text):
+            raise ValueError("illegal base64 data")
         token = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
+        if token.v != VERSION:
+            raise ValueError(f"server does not recognize this encoded version {token.v}")
+        if token.rv == 0 or not token.start:
+            raise ValueError("incorrect encoded start resourceVersion, or start key empty")
+        if not {"", ".", ".."}.isdisjoint(token.start.removeprefix("/").split("/")):
+            raise ValueError(token.start)
     except (ValueError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
         raise StatusError(400, "BadRequest", f"invalid continue token: continue key is not valid: {error}") from None
-    return token.rv, token.start
+    return max(token.rv, NEWEST), token.start

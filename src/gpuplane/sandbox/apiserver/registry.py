@@ -17,21 +17,29 @@ import yaml
 from gpuplane.sandbox.apiserver.fieldmanagers import Manager, apply, update
 from gpuplane.sandbox.apiserver.http import Request
 from gpuplane.sandbox.apiserver.kinds import Kind, Write
-from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError, details_of, matches, parse_path
-from gpuplane.sandbox.apiserver.paging import page
+from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError, details_of, parse_path
+from gpuplane.sandbox.apiserver.paging import check_reached, page
 from gpuplane.sandbox.apiserver.patches import MERGE_KEYS, json_patch, merge_patch
+from gpuplane.sandbox.apiserver.queries import (
+    APPLY,
+    LONGEST_MANAGER,
+    check_query,
+    content_type,
+    parse_version,
+    switch,
+)
 from gpuplane.sandbox.apiserver.resourceapi import KINDS
 from gpuplane.sandbox.apiserver.schema import invalid_metadata, undeclared_field
+from gpuplane.sandbox.apiserver.selectors import matches, parse_fields, parse_labels
 from gpuplane.sandbox.apiserver.shapes import DecodeError, format_time
 from gpuplane.sandbox.apiserver.watch import requested_form
 
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
-JSON_PATCH, APPLY = "application/json-patch+json", "application/apply-patch+yaml"
+JSON_PATCH = "application/json-patch+json"
 PATCH_MERGE_KEYS: dict[str, Mapping[str, str]] = {MERGE: {}, STRATEGIC: MERGE_KEYS}
 """Content type → by which fields lists are merged."""
 BODIES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
 CREATED = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
-LONGEST_MANAGER = 128
 STATUS_APART = ("nodes", "pods")
 """Whose status a write of the object does not change, of the kinds in no table."""
 OWN_METADATA = (
@@ -70,11 +78,13 @@ class Registry:
         """The answer to a request that is no watch. Raises StatusError."""
         _check_accepted(request)
         where = parse_path(request.path)
+        check_query(request, where)
         kind = kind_at(where)
         match request.method:
             case "GET" if not where.name:
                 return self._list(request, where)
             case "GET":
+                check_reached(self.objects, parse_version(request.query.get("resourceVersion", "")))
                 return Answer(200, requested_form(request, self.objects.get(where)))
             case "POST" if where.subresource == "eviction":
                 return self._evict(where)
@@ -108,7 +118,7 @@ class Registry:
     def _chosen(self, path: ResourcePath, query: Mapping[str, str]) -> tuple[list[Json], Json]:
         """The objects that a request chooses, and the metadata of their list."""
         fields, labels = query.get("fieldSelector", ""), query.get("labelSelector", "")
-        check_selector(path, fields)
+        check_selectors(path, query)
         found = page(self.objects, path, query, lambda each: matches(each, fields, labels))
         return list(found.items), found.metadata
 
@@ -190,7 +200,7 @@ class Registry:
         _check_apply(path, kind, request, body, live)
         if _is_status_apart(path, kind):
             body = {key: value for key, value in body.items() if (key == "status") <= (path.subresource == "status")}
-        force = request.query.get("force") in ("true", "1")
+        force = switch(request.query, "force")
         manager = _manager(path, request, "Apply")
         if kind is None:
             new = apply(live, body, manager, force=force)
@@ -330,20 +340,15 @@ def kind_at(path: ResourcePath) -> Kind | None:
     return kind if kind is not None and kind.version == path.version else None
 
 
-def check_selector(path: ResourcePath, fields: str) -> None:
-    """Whether a field selector names fields that can be selected. Raises StatusError."""
+def check_selectors(path: ResourcePath, query: Mapping[str, str]) -> None:
+    """Whether selectors are ones, and name fields that can be selected. Raises StatusError."""
+    parse_labels(query.get("labelSelector", ""))
     kind = kind_at(path)
-    for term in filter(None, fields.split(",")) if kind else ():
-        name = term.partition("=")[0].rstrip("!")
-        if kind is not None and name not in kind.selectors:
+    for term in parse_fields(query.get("fieldSelector", "")):
+        if kind is not None and term.key not in kind.selectors:
             group, _, version = kind.version.partition("/")
-            text = f"field label not supported for {group}/{version}, Kind={kind.name}: {name}"
+            text = f"field label not supported for {group}/{version}, Kind={kind.name}: {term.key}"
             raise StatusError(400, "BadRequest", text)
-
-
-def content_type(request: Request) -> str:
-    """What a client says that it sends."""
-    return request.headers.get("content-type", "").partition(";")[0].strip()
 
 
 def _body(path: ResourcePath, request: Request) -> Any:
@@ -449,12 +454,6 @@ def _check_versions(path: ResourcePath, sent: Json, found: Json) -> None:
 
 def _check_apply(path: ResourcePath, kind: Kind | None, request: Request, body: Json, live: Json | None) -> None:
     """Whether an apply is one. Raises StatusError."""
-    if not request.query.get("fieldManager"):
-        required = "Required value: is required for apply patch"
-        cause = {"reason": "FieldValueRequired", "message": required, "field": "fieldManager"}
-        details = {"group": "meta.k8s.io", "kind": "PatchOptions", "causes": [cause]}
-        text = f'PatchOptions.meta.k8s.io "" is invalid: fieldManager: {required}'
-        raise StatusError(422, "Invalid", text, details=details)
     metadata = body.get("metadata") or {}
     if "managedFields" in metadata:
         raise StatusError(400, "BadRequest", "metadata.managedFields must be nil")

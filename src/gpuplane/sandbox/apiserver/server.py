@@ -7,13 +7,18 @@ metadata only (`as=PartialObjectMetadata`), bearer tokens, TLS. Of the kinds of 
 defaults, rules and feature gates (`kinds.py`, `resourceapi`); of other kinds no more than fields' names (`schema.py`).
 What it does not know: authorization, admission, tables, CEL.
 
+Each server has a token of its own, which its kubeconfig has: other users of the machine reach the port, too. A page in
+a browser of this user reaches it under a name that leads here (DNS rebinding): the Host is checked.
+
 `troubles` says what happens to requests; `drop`, `finish` and `expire` to the streams that are open; `down` and `up` to
 the whole server, on the same port.
 """
 
 import asyncio
+import hmac
+import secrets
 import ssl
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Self
@@ -32,12 +37,15 @@ from gpuplane.sandbox.apiserver.http import (
     send_stream,
 )
 from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError, parse_path
-from gpuplane.sandbox.apiserver.registry import Registry, check_selector
+from gpuplane.sandbox.apiserver.queries import check_query, is_watch, number
+from gpuplane.sandbox.apiserver.registry import Registry, check_selectors
 from gpuplane.sandbox.apiserver.resourceapi import KINDS
 from gpuplane.sandbox.apiserver.watch import Watcher
 from gpuplane.sandbox.changes import PATIENCE
 
 REASONS = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
+LONGEST_WATCH = 1800
+"""Seconds of a watch whose client names none."""
 SOMEBODY = "somebody"
 """The field manager of what a test puts here."""
 
@@ -62,7 +70,8 @@ class InjectedFailure(msgspec.Struct):
 
 
 class ApiServer:
-    """Start it with `async with`. `objects` is all it holds, `requests` all it was asked ("GET /api/v1/nodes").
+    """Start it with `async with`. `objects` is all it holds, `requests` all it was asked ("GET /api/v1/nodes"), `token`
+    what a client has to have.
 
     `emulates`: the release whose feature gates it has. `switched_off`: more gates that are off. Raises ValueError.
     """
@@ -70,7 +79,6 @@ class ApiServer:
     def __init__(
         self,
         tls: ssl.SSLContext | None = None,
-        tokens: set[str] | None = None,
         port: int = 0,
         *,
         emulates: str = NEWEST,
@@ -80,7 +88,7 @@ class ApiServer:
         self.registry = Registry(self.objects, self._put, gates_off(emulates, switched_off))
         self.requests: list[str] = []
         self.failures: list[InjectedFailure] = []
-        self.tokens = tokens  # None: everybody is let in
+        self.token = secrets.token_urlsafe(32)
         self.watchers: set[Watcher] = set()
         self.changed = asyncio.Condition()  # notified at every request, every answer and every change of `watchers`
         self._tls, self._port = tls, port
@@ -99,10 +107,15 @@ class ApiServer:
         """Where it listens."""
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self._port}"
 
-    def kubeconfig(self, token: str = "anyone") -> str:  # noqa: S107 (taken by whoever asks for none)
+    @property
+    def authorization(self) -> Mapping[str, str]:
+        """The header by which a client is let in."""
+        return {"Authorization": f"Bearer {self.token}"}
+
+    def kubeconfig(self) -> str:
         """A kubeconfig for it."""
         cluster = {"name": "sandbox", "cluster": {"server": self.url}}
-        user = {"name": "sandbox", "user": {"token": token}}
+        user = {"name": "sandbox", "user": {"token": self.token}}
         context = {"name": "sandbox", "context": {"cluster": "sandbox", "user": "sandbox"}}
         config = {"apiVersion": "v1", "kind": "Config", "current-context": "sandbox"}
         return msgspec.json.encode({**config, "clusters": [cluster], "users": [user], "contexts": [context]}).decode()
@@ -189,11 +202,12 @@ class ApiServer:
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Answer one request; whether the connection goes on."""
-        watch = request.query.get("watch") in ("true", "1")
+        watch = is_watch(request)
         name = f"{'WATCH' if watch else request.method} {request.path}"
         self.requests.append(name)
         await self._notify()
         try:
+            self._check_client(request)
             trouble = next((each for each in self.failures if each.times and fnmatchcase(name, each.request)), None)
             if trouble is not None:
                 trouble.times -= 1
@@ -210,13 +224,11 @@ class ApiServer:
                 if trouble.lose_response:
                     self.registry.respond(request)
                     return False
-            if self.tokens is not None and request.headers.get("authorization", "")[7:] not in self.tokens:
-                raise StatusError(401, "Unauthorized", "Unauthorized")
             known = discover(request.path, KINDS.values(), self._emulates) if request.method == "GET" else None
-            if watch:
-                await self._watch(request, reader, writer)
-            elif known is not None:
+            if known is not None:
                 await send_response(writer, 200, known)
+            elif watch and not (where := parse_path(request.path)).name:  # of one object there is no stream
+                await self._watch(where, request, reader, writer)
             else:
                 await send_response(writer, *self.registry.respond(request))
         except StatusError as refusal:
@@ -224,16 +236,26 @@ class ApiServer:
         await self._notify()
         return True
 
-    async def _watch(self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        where = parse_path(request.path)
-        check_selector(where, request.query.get("fieldSelector", ""))
+    def _check_client(self, request: Request) -> None:
+        """Whether somebody may ask here, by the name that he uses (RFC 9110, 7.4) and the token. Raises StatusError."""
+        if request.headers.get("host", "").lower() not in (f"127.0.0.1:{self._port}", f"localhost:{self._port}"):
+            raise StatusError(421, "", "this server has another name")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode(), self.token.encode()):
+            raise StatusError(401, "Unauthorized", "Unauthorized")
+
+    async def _watch(
+        self, where: ResourcePath, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        check_query(request, where)
+        check_selectors(where, request.query)
         watcher = Watcher(where, request)
         watcher.start(self.objects)
         gone = asyncio.create_task(_until_gone(reader, watcher))
         self.watchers.add(watcher)
         await self._notify()
         try:
-            await send_stream(writer, watcher.events(float(request.query.get("timeoutSeconds", 1800))))
+            await send_stream(writer, watcher.events(number(request.query, "timeoutSeconds") or LONGEST_WATCH))
         finally:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)

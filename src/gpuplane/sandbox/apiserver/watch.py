@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping
 
 from gpuplane.sandbox.apiserver.http import Request
-from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, ResourcePath, StatusError, matches
-from gpuplane.sandbox.apiserver.paging import parse_version
+from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, ResourcePath, StatusError
+from gpuplane.sandbox.apiserver.queries import parse_version, switch
+from gpuplane.sandbox.apiserver.selectors import matches
 
 
 class Watcher:
@@ -18,17 +19,10 @@ class Watcher:
     def start(self, objects: Objects) -> None:
         """Queue what has to be heard first. An expired version is told in the stream, after a 200, as the real server
         tells it (apiserver/pkg/storage/cacher/cacher.go, newErrWatcher). Raises StatusError for what is no watch."""
-        try:
-            version = parse_version(self._query("resourceVersion"))
-        except ValueError as error:
-            raise StatusError(500, "", str(error)) from None
-        initial = self._query("sendInitialEvents") == "true"
-        if initial and self._query("resourceVersionMatch") != "NotOlderThan":
-            text = "Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"
-            cause = {"reason": "FieldValueForbidden", "message": text, "field": "resourceVersionMatch"}
-            details = {"group": "meta.k8s.io", "kind": "ListOptions", "causes": [cause]}
-            text = f'ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: {text}'
-            raise StatusError(422, "Invalid", text, details=details)
+        version, initial = (
+            parse_version(self._query("resourceVersion")),
+            switch(self._request.query, "sendInitialEvents"),
+        )
         if not version or initial:
             for each in objects.list(self.path):
                 self.queue_change(None, each)
@@ -59,7 +53,7 @@ class Watcher:
 
     def queue_bookmark(self, version: int, annotations: Mapping[str, str] | None = None) -> None:
         """Queue a bookmark where it is wanted."""
-        if self._query("allowWatchBookmarks") == "true":
+        if switch(self._request.query, "allowWatchBookmarks"):
             head = {"kind": self.path.kind, "apiVersion": self.path.version}
             metadata: Json = {"resourceVersion": str(version), "creationTimestamp": None}
             metadata |= {"annotations": dict(annotations)} if annotations else {}

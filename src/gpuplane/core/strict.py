@@ -10,6 +10,7 @@ import difflib
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
+from itertools import islice
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
@@ -23,6 +24,8 @@ StructField = msgspec.structs.FieldInfo
 MAX_ERRORS = 20
 LONGEST_ERROR = 1000  # characters
 """Errors that are reported for one file."""
+MAX_CHECKED = 100
+"""Contradictions after which no more are searched: to look up what was meant takes a millisecond each."""
 
 
 class InvalidInput(Exception):
@@ -66,7 +69,7 @@ def load_with_lines(
         raise _invalid_input(file, [(root.line, f"{CONFIG_MAP}; give the text of its key {keys}")])
     root, reader = prepare(root), _TypedReader(kind, repeated)
     value = _convert_to_type(reader, reader.read_value(root, kind, ()), kind)
-    for path, text in check(value) if value is not None else ():
+    for path, text in islice(check(value), MAX_CHECKED + 1) if value is not None else ():
         if not any(
             broken[: len(path)] == path for broken in reader.invalid_paths
         ):  # else the invalid part may be the cause
@@ -102,7 +105,8 @@ def _invalid_input(file: str, problems: list[LineProblem]) -> InvalidInput:
     in_order = dict.fromkeys(sorted(problems, key=lambda problem: problem[0]))
     lines = [f"{file}:{line}: {text[:LONGEST_ERROR]}{'…' * (len(text) > LONGEST_ERROR)}" for line, text in in_order]
     more = len(lines) - MAX_ERRORS
-    return InvalidInput([*lines[:MAX_ERRORS], f"{file}: and {more} more"] if more > 0 else lines)
+    count = f"at least {more}" if len(lines) > MAX_CHECKED else f"{more}"
+    return InvalidInput([*lines[:MAX_ERRORS], f"{file}: and {count} more"] if more > 0 else lines)
 
 
 INVALID: Any = object()

@@ -6,6 +6,7 @@ nothing in the world and answers nobody. Each part is restarted alone when it ra
 """
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cache, partial
 from typing import TYPE_CHECKING
@@ -52,7 +53,7 @@ from gpuplane.kubelet.registration import register_plugins, report_unregistered
 from gpuplane.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable
 from gpuplane.model.config import Settings
 from gpuplane.model.control import AgentInfo
-from gpuplane.model.facts import ObserveMachine, ProbeGpu
+from gpuplane.model.facts import MachineObserved, ObserveMachine, ProbeGpu
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import Part, Status
 
@@ -221,7 +222,7 @@ async def _watch(node: Node, hardware: Hardware, *, asks: bool) -> None:
     if asks:
         await wait_for_node_object(node)
     async for fact in hardware.facts():
-        node.apply(fact)
+        node.apply(fact.but(wall_clock=time.time()) if isinstance(fact, MachineObserved) else fact)
 
 
 async def _let_go(node: Node, hardware: Hardware) -> None:

@@ -116,7 +116,8 @@ def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
     """End a drain, and regard the device as repaired.
 
     Its faults no longer wait for a reset or an operator. If it had a fault, the GPU is probed before it is given out
-    again. Returns when it is healthy, or with exit status 1 when it is known why it is not.
+    again. Returns when it is healthy, or with exit status 1 when it is known why it is not. A GPU that the driver lists
+    no more was taken out: the agent forgets it.
     """
     before = show(state_dir)
     uuid = _found(before, device)
@@ -182,7 +183,7 @@ def _outcome(directory: Path, uuid: str, progress: Progress, ended: str) -> Rest
         stands = next((each for each in health_with_parents(picture.snapshot) if each.device == uuid), None)
         name, waited = _called(picture, uuid), time.monotonic() - began
         if stands is None:
-            said = f"{name} is absent. Its faults and its drain are deleted."
+            said = f"{name} is absent. The agent has forgotten it, with its faults and its drain."
             return Restored(uuid, "", "gone", "", True, said)
         if stands.state in ("healthy", "suspect", "degraded"):
             said = f"{name} is {stands.state}{': ' * bool(stands.reason)}{stands.reason}.{_withheld(picture, uuid)}"

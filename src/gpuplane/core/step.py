@@ -65,10 +65,10 @@ def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
 def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     health, machine, allocations = health_records(snapshot), snapshot.machine, snapshot.allocations
     match fact:
-        case MachineObserved(observed):
+        case MachineObserved(observed, wall):
             merged, counted = observation.merge_observation(machine, observed), observed.gpus is not None
             context = health_context(snapshot)
-            health = observations.apply_observation(health, machine, merged, counted, allocations, context, now)
+            health = observations.apply_observation(health, machine, merged, counted, allocations, context, now, wall)
             return _with_health(snapshot.but(machine=merged), health)
         case DevicesObserved(kind, seen):
             before = snapshot.devices.get(kind)

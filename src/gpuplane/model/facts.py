@@ -24,9 +24,10 @@ class _TaggedMessage(Value, tag=True):
 
 
 class MachineObserved(_TaggedMessage):
-    """hardware: one look at NVIDIA's driver and GPUs."""
+    """hardware: one look at NVIDIA's driver and GPUs. `wall_clock`: when it was heard of, in seconds since 1970."""
 
     machine: Machine
+    wall_clock: float | None = None
 
 
 class DevicesObserved(_TaggedMessage):

@@ -155,6 +155,7 @@ class DeviceRecord(
         "last_recovered_at": "recovered",
         "declared_repaired_at": "excused",
         "last_reset_at": "renewed",
+        "last_listed_at": "listed",
     },
 ):
     """What is remembered of one device."""
@@ -167,6 +168,7 @@ class DeviceRecord(
     last_recovered_at: float | None = None  # when the probe began that last found it healthy again
     relapses: int = 0  # how often in a row it became unhealthy soon after that
     absent: bool = False  # the driver counted the GPUs, and not this one
+    last_listed_at: float | None = None  # when it last did, in seconds since 1970, to the hour while it does
     pci: str = ""
     uncorrected_errors: int | None = None  # uncorrectable memory errors at the last observation
     max_active_nvlinks: int = 0  # the most NVLinks that were seen active

@@ -175,6 +175,7 @@ class Device(Shown):
     advice: Text = ""
     counts: Mapping[str, int] = {}
     kind: str = NVIDIA_GPU
+    last_seen: datetime | None = None  # when the driver last listed a GPU that it does not list; else None
 
 
 class NotOffered(Shown):

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from gpuplane.core.commands import RESTORE, TAKE, command_line
 from gpuplane.core.devicenames import describe_devices
+from gpuplane.core.health.absence import ABSENT_CODE
 from gpuplane.core.health.context import (
     HealthContext,
     devices_of_kind,
@@ -34,6 +35,9 @@ TEXT_BY_CLEARED_BY: Mapping[ClearedBy, str] = {
     "operator": "with {}",
 }
 """What clears a fault, for people, with a place for the command that restores the device."""
+
+PRESENCE_TEXT = "when the driver lists the GPU again, or with {}"
+"""The same of a GPU that is absent: nothing of it can be cleared before."""
 
 CLEARED_BY_PROBE_TEXT = (
     "when the device has had no new fault for long enough and a recovery probe then finds it healthy"
@@ -229,6 +233,7 @@ def _with_findings(
     failed_probe = describe_failed_probe(record, findings) if unhealthy else ()
     reasons = [f"{each.code}: {each.message}" for each in findings]
     probing = unhealthy and next_probe_at(record, context) is not None
+    ends = PRESENCE_TEXT if deciding.code == ABSENT_CODE else TEXT_BY_CLEARED_BY[entry.cleared_by]
     since = None if any(each.from_earlier_boot for each in findings) else min(each.since for each in findings)
     last_seen = deciding.last_seen if entry.cleared_by == "time" else None
     return health.but(
@@ -237,9 +242,7 @@ def _with_findings(
         until=None if last_seen is None else last_seen + entry.clear_after,
         code=deciding.code,
         reason=join("; ", [*reasons, *failed_probe, *([f"drained: {drain_text}"] if drain_text else [])]),
-        cleared_by_text=CLEARED_BY_PROBE_TEXT
-        if probing
-        else TEXT_BY_CLEARED_BY[entry.cleared_by].format(context.command_line(RESTORE, health.device)),
+        cleared_by_text=CLEARED_BY_PROBE_TEXT if probing else ends.format(context.command_line(RESTORE, health.device)),
         advice=context.advice(entry, health.device),
     )
 

@@ -26,9 +26,12 @@ def apply_drain_request(
     """The records after a person drains or restores a device.
 
     Who restores a GPU accepts the NVLinks that are active now as all that it has; if the driver cannot be asked, those
-    of the next observation.
+    of the next observation. Who restores a device that is absent has taken it out: it is forgotten.
     """
     record = health.devices.get(request.device_uuid, DeviceRecord()).but(drain=request.drain)
+    if request.drain is None and record.absent:
+        others = {key: each for key, each in health.devices.items() if key != request.device_uuid}
+        return without_empty_records(health, others)
     if request.drain is None:
         record = record.but(declared_repaired_at=now, max_active_nvlinks=0, relapses=0, probe=None)
         gpu = machine.gpu(request.device_uuid) if machine else None

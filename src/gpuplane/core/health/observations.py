@@ -2,12 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 
-from gpuplane.core.health import state_machine
+from gpuplane.core.health import absence, state_machine
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.findings import is_unhealthy
 from gpuplane.core.health.holders import holders_of_units, unit_ids
 from gpuplane.core.health.records import mark_gpus_as_reset, without_empty_records
-from gpuplane.core.kinds.nvidia.gpu import GPU, is_mig_uuid
 from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Finding, HealthRecords
@@ -28,11 +27,12 @@ def apply_observation(
     allocations: Iterable[Allocation] | None,
     context: HealthContext,
     now: float,
+    wall_clock: float | None = None,
 ) -> HealthRecords:
     """The records after an observation.
 
     `machine`: the machine after the observation is merged. `gpu_list_is_complete`: whether the observation counted the
-    GPUs.
+    GPUs. `wall_clock`: `now` in seconds since 1970.
     """
     known = _device_uuids(before)
     devices = dict(health.devices)
@@ -45,7 +45,10 @@ def apply_observation(
         return without_empty_records(health, devices)
     for gpu in machine.gpus or ():
         _observe_gpu_and_mig_devices(devices, gpu, known, allocations, context, now)
-    _mark_absent_devices(devices, machine)
+        if gpu.uuid:
+            devices[gpu.uuid] = absence.with_last_listing(devices[gpu.uuid], wall_clock)
+    new = _device_uuids(machine) - known - health.devices.keys()
+    absence.mark_absent_devices(devices, machine, known, new, context, now, wall_clock)
     return without_empty_records(health, devices)
 
 
@@ -109,7 +112,8 @@ def _observe_gpu_and_mig_devices(
 ) -> None:
     """Puts the records of a GPU and of its MIG devices into `devices`. `known`: what was observed before."""
     if gpu.uuid:
-        record, holders = devices.get(gpu.uuid, DeviceRecord()), holders_of_units(unit_ids(gpu), allocations)
+        record = absence.without_absence(devices.get(gpu.uuid, DeviceRecord()))
+        holders = holders_of_units(unit_ids(gpu), allocations)
         devices[gpu.uuid] = observe_gpu(record, gpu, holders, context, now, observed_before=gpu.uuid in known_uuids)
     reset_at = devices.get(gpu.uuid, DeviceRecord()).last_reset_at
     for device in gpu.mig_devices:
@@ -124,21 +128,6 @@ def _observe_gpu_and_mig_devices(
                 others_hidden=_has_fault_hiding_others((*gpu.faults, *device.faults), context),
             )
             devices[device.uuid] = record.but(absent=False, pci=gpu.pci)
-
-
-def _mark_absent_devices(devices: dict[str, DeviceRecord], machine: Machine) -> None:
-    """Marks the records of devices that the machine does not have, and removes those of GPUs that were replaced."""
-    present, addresses = _device_uuids(machine), {gpu.pci for gpu in machine.gpus or () if gpu.uuid}
-    for key in devices.keys() - present - {NODE_RECORD_KEY}:
-        kind = kind_of(key)
-        if kind is not None and kind is not GPU:
-            continue
-        if is_mig_uuid(key):  # created again it has the same UUID, and is new
-            devices[key] = DeviceRecord(drain=devices[key].drain, absent=True)
-        elif devices[key].pci and devices[key].pci in addresses:
-            del devices[key]  # another GPU is in its place
-        else:
-            devices[key] = devices[key].but(absent=True)
 
 
 def observe_gpu(

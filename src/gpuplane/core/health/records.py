@@ -88,4 +88,6 @@ def _after_reboot(record: DeviceRecord, wall_clock: float, now: float) -> Device
         for each in record.findings
         if each.confirmed
     )
-    return DeviceRecord(drain=drain, findings=findings, pci=record.pci)
+    return DeviceRecord(
+        drain=drain, findings=findings, pci=record.pci, absent=record.absent, last_listed_at=record.last_listed_at
+    )

@@ -16,6 +16,7 @@ from gpuplane.core.commands import INSPECT, command_line
 from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import DeviceName, describe_devices, device_uuids_or_indices
 from gpuplane.core.health import devicehealth
+from gpuplane.core.health.absence import ABSENT_CODE
 from gpuplane.core.health.context import health_context
 from gpuplane.core.partitions.plans import gpus_awaiting_layout
 from gpuplane.core.requests import driver_release_reason, driver_release_requester
@@ -119,7 +120,7 @@ def _health_messages(before: Snapshot, after: Snapshot) -> Iterator[tuple[_Devic
         known, named = each.device in old, (each.device, each.index)  # else it is remembered from before a restart
         last = old.pop(each.device, DeviceHealth(device=each.device, index="", state="healthy"))
         if (last.state, last.code) != (each.state, each.code) and not (
-            _is_told_to_kubelet(each) or _is_told_to_kubelet(last)
+            _is_told_to_kubelet(each) or (_is_told_to_kubelet(last) and each.code != ABSENT_CODE)
         ):
             level = "info" if each.state == "healthy" else "warning"
             was = f", was {last.state}" if each.state == "healthy" else ""
@@ -144,8 +145,9 @@ def _repeated_fault_texts(last: DeviceHealth, now: DeviceHealth, snapshot: Snaps
 
 
 def _is_told_to_kubelet(health: DeviceHealth) -> bool:
-    """Whether what kubelet is told says it: of the node, that of each of its devices."""
-    return health.state in ("unhealthy", "probing", "drained")
+    """Whether what kubelet is told says it: of the node, that of each of its devices. Of what is absent it is told
+    nothing."""
+    return health.state in ("unhealthy", "probing", "drained") and health.code != ABSENT_CODE
 
 
 def _waiting_news(before: Snapshot, after: Snapshot) -> Iterator[News]:

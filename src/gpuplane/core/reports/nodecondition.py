@@ -13,6 +13,7 @@ from gpuplane.core.advertising import missing_information_reason
 from gpuplane.core.availability import availability, devices_by_reason
 from gpuplane.core.devicenames import DeviceName, describe_devices, device_noun
 from gpuplane.core.health import devicehealth, reasons
+from gpuplane.core.health.absence import ABSENT_CODE
 from gpuplane.core.kinds.nvidia.gpu import GPU
 from gpuplane.core.kinds.table import kind_of
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
@@ -151,10 +152,13 @@ def _index_by_uuid(machine: Machine | None) -> Mapping[str, str]:
 
 
 def _reason_texts(units: tuple[Availability, ...], found: Iterable[tuple[DeviceName, Reason]]) -> Iterator[str]:
-    """How many devices are not given out and why, the worst first; then what is wrong with others."""
+    """Which GPUs are absent; how many devices are not given out and why, the worst first; what is wrong with others."""
     groups = sorted(devices_by_reason(found).items(), key=lambda each: _condition_severity_rank(each[0], each[1][0]))
+    yield from (_describe_devices_with_reason(each, reason) for reason, each in groups if reason.code == ABSENT_CODE)
     against = [
-        _describe_devices_with_reason(devices, reason) for reason, devices in groups if reason.kind != "degraded"
+        _describe_devices_with_reason(devices, reason)
+        for reason, devices in groups
+        if reason.kind != "degraded" and reason.code != ABSENT_CODE
     ]
     if out := [each for each in units if each.reasons]:
         yield f"{_describe_unavailable_count(out, units)} not given out: {'; '.join(against)}"

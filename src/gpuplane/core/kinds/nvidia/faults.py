@@ -12,7 +12,7 @@ in the table are judged as `UNLISTED`.
 
 from typing import Literal, NamedTuple
 
-from gpuplane.core.commands import INSPECT, TAKE, Command
+from gpuplane.core.commands import INSPECT, RESTORE, TAKE, Command
 from gpuplane.model.health import GRADED_XIDS, NONFATAL, CatalogueEntry, ClearedBy, FaultCatalogue, Scope, Severity
 
 
@@ -39,6 +39,11 @@ LOST_ADVICE = Advice(
     "end the pods on the GPU, release the driver, reset the GPU and resume the driver; if it does not come back, "
     "reboot, then check its power, its seating in the slot and the riser card",
     RESET,
+)
+ABSENT_ADVICE = Advice(
+    "see the driver's lines in the kernel log (dmesg | grep NVRM) and reboot, then check its power, its seating in the "
+    "slot and the riser card; if it was taken out, say so",
+    (RESTORE,),
 )
 PEERS_ADVICE = Advice(
     "end the pods on the GPU and its NVLink peers, release the driver, reset the GPU and resume the driver", RESET
@@ -123,6 +128,9 @@ _OBSERVED_FAULTS = {
         LOST_ADVICE),
     "gpu-missing": _fault(
         "the GPU is in the machine, but the driver does not list it", "gpu", "unhealthy", "reset", DRIVER_ADVICE
+    ),
+    "gpu-absent": _fault(
+        "the driver listed the GPU before, and does not now", "gpu", "unhealthy", "operator", ABSENT_ADVICE, patience=10
     ),
     "gpu-hang": _fault(
         "the driver's library hangs in a call about this GPU", "gpu", "unhealthy", "nothing", RESET_ADVICE

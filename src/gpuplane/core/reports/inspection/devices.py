@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gpuplane.core.allocations import distinct_allocations
 from gpuplane.core.availability import availability
-from gpuplane.core.health.context import devices_of_kind
+from gpuplane.core.health.absence import last_listing
+from gpuplane.core.health.context import device_record, devices_of_kind
 from gpuplane.core.kinds.kind import plain_unit_id
 from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.reports.inspection.clock import Clock
@@ -41,7 +42,7 @@ class _DeviceInspector:
     """One picture, sorted by devices: by their indices, for two may bear one UUID. What is not counted has no index."""
 
     def __init__(self, state: NodeState, device_health: Sequence[DeviceHealth], clock: Clock) -> None:
-        self.clock = clock
+        self.clock, self.snapshot = clock, state.snapshot
         gpus = state.snapshot.machine.gpus if state.snapshot.machine else None
         self.gpus, self.gpus_are_known = gpus or (), gpus is not None
         self.health_by_device = {
@@ -103,9 +104,11 @@ class _DeviceInspector:
         return self.add_health_and_holders(device.but(kind=plain.kind), self.not_offered_by_device.get(unit_id, ""))
 
     def inspect_absent_device(self, uuid: str) -> Device:
-        identity = _device_with_identity_only("", uuid, Gpu(index=-1))
+        record = device_record(self.snapshot, uuid)
+        identity = _device_with_identity_only("", uuid, Gpu(index=-1, pci=record.pci))
         kind = kind_of(uuid)
-        device = self.add_health_and_holders(identity.but(kind=kind.name if kind is not None else NVIDIA_GPU), "")
+        identity = identity.but(kind=kind.name if kind is not None else NVIDIA_GPU, last_seen=last_listing(record))
+        device = self.add_health_and_holders(identity, "")
         if device.state != "healthy":
             return device
         return device.but(

@@ -1,0 +1,102 @@
+"""GPUs that the driver listed once and lists no more: which are lost, and which have another card in their place.
+
+A GPU that was listed is missed until it is listed again, or until somebody says that it was taken out (`gpuplane health
+restore`). Its record is how it is remembered, over restarts and reboots. None is missed
+
+- that another card has replaced: one that was not known before, at the same address; or all that are listed are such;
+- that is a MIG device: those come and go with the layout;
+- while the driver lists a GPU without its UUID that may be it.
+"""
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from gpuplane.core.health import state_machine
+from gpuplane.core.health.context import HealthContext
+from gpuplane.core.kinds.nvidia.gpu import GPU, is_mig_uuid
+from gpuplane.core.kinds.table import kind_of
+from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord
+from gpuplane.model.machine import Machine
+from gpuplane.model.text import Text
+
+ABSENT_CODE = "gpu-absent"
+LISTING_PRECISION = 3600.0
+"""Seconds after which it is noted again that a GPU is listed: each note is written to the state directory."""
+LATEST_WALL_CLOCK = 253_402_300_799.0
+"""The last second of the year 9999: a file that was edited may say more than can be written as a date."""
+
+
+def with_last_listing(record: DeviceRecord, wall_clock: float | None) -> DeviceRecord:
+    """The record of a GPU that is listed at `wall_clock`."""
+    last = record.last_listed_at
+    if wall_clock is None or (last is not None and 0 <= wall_clock - last < LISTING_PRECISION):
+        return record
+    return record.but(last_listed_at=wall_clock)
+
+
+def without_absence(record: DeviceRecord) -> DeviceRecord:
+    """The record of a GPU that is listed, perhaps again."""
+    if not record.absent:
+        return record
+    return record.but(findings=tuple(each for each in record.findings if each.code != ABSENT_CODE))
+
+
+def mark_absent_devices(
+    devices: dict[str, DeviceRecord],
+    machine: Machine,
+    known: Collection[str],
+    new: Collection[str],
+    context: HealthContext,
+    now: float,
+    wall_clock: float | None,
+) -> None:
+    """Marks the records of devices that the machine does not have, and removes those of GPUs that were replaced.
+
+    `known`: the devices of the look before; `new`: those of this look that were never seen before.
+    """
+    gpus = [gpu for gpu in machine.gpus or () if gpu.uuid]
+    present = {gpu.uuid for gpu in gpus} | machine.mig_parents.keys()
+    replaced = {gpu.pci for gpu in gpus if gpu.uuid in new and gpu.pci}
+    all_are_new = bool(gpus) and all(gpu.uuid in new for gpu in gpus)
+    for key in devices.keys() - present - {NODE_RECORD_KEY}:
+        record = devices[key]
+        if kind_of(key) not in (GPU, None):
+            continue
+        if is_mig_uuid(key):  # created again it has the same UUID, and is new
+            devices[key] = DeviceRecord(drain=record.drain, absent=True)
+        elif all_are_new or record.pci in replaced:
+            del devices[key]
+        elif _may_be_listed_without_uuid(record, machine):
+            devices[key] = record.but(absent=True)
+        else:
+            devices[key] = _missed(record, key in known, context, now, wall_clock)
+
+
+def _may_be_listed_without_uuid(record: DeviceRecord, machine: Machine) -> bool:
+    return any(gpu.pci in ("", record.pci) for gpu in machine.gpus or () if not gpu.uuid)
+
+
+def _missed(
+    record: DeviceRecord, was_known: bool, context: HealthContext, now: float, wall_clock: float | None
+) -> DeviceRecord:
+    """The record of a GPU that is not listed. `was_known`: the look before, a moment ago, still listed it."""
+    if was_known and wall_clock is not None:
+        record = record.but(last_listed_at=wall_clock)
+    faults = {ABSENT_CODE: _describe_absence(record)}
+    record = state_machine.apply_observed_faults(
+        record, faults, context, now, observed_before=was_known, others_hidden=True
+    )
+    return record.but(absent=True)
+
+
+def _describe_absence(record: DeviceRecord) -> Text:
+    at = f" at {record.pci}" if record.pci else ""
+    seen = last_listing(record)
+    since = f", last seen {seen:%Y-%m-%dT%H:%M:%SZ}" if seen is not None else ""
+    return f"the driver lists it no more{', it was' * bool(at)}{at}{since}"
+
+
+def last_listing(record: DeviceRecord) -> datetime | None:
+    """When the driver last listed a GPU, in UTC; None where nobody knows."""
+    at = record.last_listed_at
+    return datetime.fromtimestamp(round(at), UTC) if at is not None and 0 <= at <= LATEST_WALL_CLOCK else None

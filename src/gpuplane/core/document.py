@@ -19,8 +19,8 @@ from gpuplane.model.value import Value
 MAX_BYTES = 4 << 20
 """Bytes of a document. A ConfigMap holds at most 1 MiB."""
 
-MAX_NODES = 200_000
-"""Nodes of a document with its aliases expanded."""
+MAX_NODES = 50_000
+"""Nodes of a document with its aliases expanded: each takes some 300 bytes. A machine of sixteen GPUs has 2,000."""
 
 MAX_DEPTH = 40
 

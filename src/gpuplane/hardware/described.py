@@ -43,6 +43,9 @@ from gpuplane.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
 from gpuplane.model.telemetry import Sample
 from gpuplane.pauses import seconds_until_next
 
+TURN = 16
+"""Facts after which others have their turn: an edit may add thousands of incidents."""
+
 
 class Partitioned:
     """The GPUs whose partitions were changed. They stay so in a new version of the file, unless that has them
@@ -102,8 +105,10 @@ class Described:
             while not reading.done() or self._changed.is_set():
                 await self._changed.wait()
                 self._changed.clear()
-                for fact in self._now():
+                for number, fact in enumerate(self._now(), 1):
                     yield fact
+                    if number % TURN == 0:
+                        await asyncio.sleep(0)
             reading.result()
         finally:
             reading.cancel()

@@ -43,6 +43,9 @@ CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MAJOR, MINOR = (1 << 12) - 1, (1 << 20) - 1
 """The largest numbers that Linux has for a device."""
 
+LONGEST_NAME = 96
+"""Characters of a UUID and of a model: NVML's buffers have no more (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
+
 Problems = Iterator[tuple[strict.DocumentPath, str]]
 
 
@@ -232,6 +235,11 @@ def _numa(device: Gpu | Device) -> Problems:
 
 
 def _gpu(gpu: Gpu) -> Problems:
+    names: list[tuple[strict.DocumentPath, str]] = [(("uuid",), gpu.uuid), (("model",), gpu.model)]
+    names += ((("mig", "devices", i, "uuid"), mig.uuid) for i, mig in enumerate(gpu.mig_devices))
+    for path, name in names:
+        if len(name) > LONGEST_NAME:
+            yield path, f"{name[:24]!r}… has {len(name)} characters; NVML tells at most {LONGEST_NAME}"
     if gpu.uuid and not gpu.uuid.startswith("GPU-"):
         yield ("uuid",), f"{gpu.uuid!r} is not a UUID of a GPU: they begin with GPU-"
     for i, mig in enumerate(gpu.mig_devices):

@@ -18,6 +18,7 @@ REFUSED = {
     "too many labels": f"metrics: {{podLabels: {[f'a{n}' for n in range(101)]}}}",
     "a duration of 200,000 digits": 'flags: {gfd: {sleepInterval: "%s"}}' % ("1" * 200_000),
     "a probe's period of 200,000 digits": 'health: {probePeriod: "%s"}' % ("1" * 200_000),
+    "a list of 60,000 numbers": "x-mine: [%s]" % ("1," * 60_000),
     "20,000 unknown keys": "\n".join(f"key{n}: 1" for n in range(20_000)),
     "20,000 unknown faults": f"health: {{faults: {{{', '.join(f'memory-{n}: ' for n in range(20_000))}}}}}",
     "20,000 unknown resources": f"sharing: {{timeSlicing: {{resources: [{', '.join(UNKNOWN)}]}}}}",

@@ -429,3 +429,25 @@ async def test_a_large_file_is_read_beside_the_event_loop(edited: Edited, monkey
     await edited.told(GOOD)
 
     assert came == [True]
+
+
+async def test_many_incidents_at_once_leave_others_their_turn(edited: Edited) -> None:
+    """Each becomes a snapshot of its own."""
+    first = await edited.told(GOOD)
+    incidents = b"".join(b"  - {gpu: 0, code: xid-%d}\n" % (i % 90 + 1) for i in range(2000))
+
+    told = await edited.told(GOOD + b"incidents:\n" + incidents)
+    assert len(told) < 2000, "more turns than those that are waited for"
+    while len(told) < len(first) + 2000:
+        told += await edited.told()
+
+    assert sum(isinstance(fact, FaultOccurred) for fact in told) == 2000
+
+
+@pytest.mark.parametrize("name", [b"GPU-a", b"MIG-1", b"NVIDIA H100"])
+def test_a_name_that_no_driver_tells_is_refused(name: bytes) -> None:
+    """It would be in every list, log line and label."""
+    with pytest.raises(InvalidInput) as caught:
+        read(GOOD.replace(name, name + b"x" * 100_000, 1), "node.yaml")
+
+    assert [len(error) < 200 for error in caught.value.errors] == [True]

@@ -6,8 +6,10 @@ unhealthy but 13, 31, 43, 45, 68 and 109, which speak of the program that ran. T
 - 144 to 150 say in their text whether they are fatal: a link that corrects itself says `Nonfatal` a thousand times.
   Those are a note, and so is an event without the text: the recovery action of the next look decides.
 - 63 says that a row waits to be remapped, and so does a look, as `remap-pending`: one fact has one verdict.
-What ends them follows the resolutions in NVIDIA's XID catalogue (docs.nvidia.com/deploy/xid-errors). XIDs that are not
-in the table are judged as `UNLISTED`.
+- Of some others NVIDIA's XID catalogue says that nothing has to be done (IGNORE), and why: they are a note or degraded.
+What ends them is the immediate action in that catalogue (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html);
+docs/faults.md has the two beside each other, and where they differ. XIDs that are not in the table are judged as
+`UNLISTED`.
 """
 
 from typing import Literal, NamedTuple
@@ -67,6 +69,7 @@ LINKS_ADVICE = Advice(
     "resume the driver; if that does not help, check the board",
     (("nvidia-smi", "nvlink", "-s", "-i", "GPU"), ("nvidia-smi", "nvlink", "-e", "-i", "GPU"), *RESET),
 )
+IGNORED_ADVICE = "nothing to do but to restart a program that failed; if the fault comes back, contact NVIDIA support"
 NO_ADVICE = "nothing to do"
 
 
@@ -204,15 +207,20 @@ _EVENT_FAULTS = {
     ),
 }
 
+ENGINE_XIDS = (39, 40, 41, 60, 70, 71, 72, 75, 76, 77, *range(82, 87), 88, 89, *range(96, 106), *range(126, 136), 139)
+"""Exceptions of copy engines, video and JPEG decoders and optical flow units, which NVIDIA numbered one by one."""
+
 _XID_ENTRIES = {
     8: _event("GPU stopped processing", "instance", "unhealthy", "process", RESTART_ADVICE),
+    **dict.fromkeys((11, 25, 32), _event("corrupted push buffer", "instance", "unhealthy", "process", RESTART_ADVICE)),
     13: _event("graphics engine exception", "process", "note", "process", PROGRAM_ADVICE),
     18: _event("bus mastering is off", "gpu", "unhealthy", "reset", RESET_ADVICE),
     31: _event("memory page fault", "process", "note", "process", PROGRAM_ADVICE),
-    32: _event("corrupted push buffer", "instance", "unhealthy", "process", RESTART_ADVICE),
-    38: _event("driver firmware error", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    **dict.fromkeys((37, 38), _event("driver firmware error", "instance", "unhealthy", "process", IGNORED_ADVICE)),
+    **dict.fromkeys(ENGINE_XIDS, _event("exception of an engine for copies, video, images or optical flow",
+        "instance", "unhealthy", "process", RESTART_ADVICE)),
     43: _event("GPU stopped processing a program's work", "process", "note", "process", PROGRAM_ADVICE),
-    44: _event("fault during a context switch", "instance", "unhealthy", "process", RESTART_ADVICE),
+    44: _event("fault during a context switch", "instance", "unhealthy", "process", IGNORED_ADVICE),
     45: _event("the driver ended a program because of earlier errors", "process", "note", "process", PROGRAM_ADVICE),
     46: _event("GPU stopped processing", "gpu", "unhealthy", "reset", RESET_ADVICE),
     48: _event("double-bit memory error", "instance", "unhealthy", "reset", RESET_ADVICE),
@@ -221,34 +229,47 @@ _XID_ENTRIES = {
     62: _event("internal micro-controller halt", "gpu", "unhealthy", "reset", RESET_ADVICE),
     63: _event("a memory row or page will be retired at the next GPU reset", "gpu", "degraded", "reset", RESET_ADVICE),
     64: _event("a row or page could not be retired", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    **dict.fromkeys((66, 67), _event("illegal access by the driver", "instance", "unhealthy", "process",
+        IGNORED_ADVICE)),
     68: _event("video decoder exception", "process", "note", "process", PROGRAM_ADVICE),
     69: _event("graphics engine class error", "instance", "unhealthy", "process", RESTART_ADVICE),
     74: _event("NVLink error", "link", "unhealthy", "reset", LINKS_ADVICE),
     79: _event("GPU has fallen off the bus", "gpu", "unhealthy", "reset",
         LOST_ADVICE),
-    92: _event("many corrected memory errors", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    80: _event("corrupted data were sent to the GPU", "instance", "unhealthy", "process", RESTART_ADVICE),
+    92: _event("many corrected memory errors", "gpu", "degraded", "time", REPLACE_ADVICE),
+    93: _event("the limit of writes to the InfoROM is exceeded", "gpu", "unhealthy", "process", IGNORED_ADVICE),
     94: _event("memory error, contained to the program that ran", "instance", "unhealthy", "process", RESTART_ADVICE),
     95: _event("memory error, not contained", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    **dict.fromkeys((106, 107), _event("a test message of the GPU's controller", "gpu", "note", "nothing", NO_ADVICE)),
+    **dict.fromkeys((108, 137), _event("a program's memory access over NVLink was refused", "process", "note",
+        "process", PROGRAM_ADVICE)),
     109: _event("context switch timeout", "process", "note", "process", PROGRAM_ADVICE),
     110: _event(
         "security fault", "gpu", "unhealthy", "reboot", "switch the node off and on; then contact NVIDIA support"
     ),
     119: _event("the GPU's system processor does not answer", "gpu", "unhealthy", "reset", RESET_ADVICE),
     120: _event("the GPU's system processor failed", "gpu", "unhealthy", "reset", RESET_ADVICE),
-    121: _event("error on the link to the CPU", "link", "unhealthy", "reset", RESET_ADVICE),
+    121: _event("corrected errors on the link to the CPU", "link", "note", "nothing",
+        "nothing to do at once: the next reset of the GPU trains the link anew"),
     136: _event("link training failed", "link", "unhealthy", "reset", LINKS_ADVICE),
-    137: _event("a peer's memory access over NVLink was refused", "instance", "unhealthy", "process", RESTART_ADVICE),
     140: _event("memory errors that could not be recovered", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    141: _event("CUDA fast path error", "instance", "unhealthy", "process", IGNORED_ADVICE),
     143: _event("the GPU could not be initialized", "gpu", "unhealthy", "reset", RESET_ADVICE),
     **dict.fromkeys(GRADED_XIDS, _event("NVLink error", "link", "unhealthy", "reset", LINKS_ADVICE)),
+    151: _event("a key could not be rotated", "gpu", "unhealthy", "reboot", REBOOT_ADVICE),
     154: _event(
         "the recovery action has changed; the next observation decides about health",
         "gpu", "note", "nothing", NO_ADVICE
     ),
     155: _event("NVLink software error", "link", "unhealthy", "reset", LINKS_ADVICE),
     156: _event("a resource was retired; reset the GPU to complete this", "gpu", "unhealthy", "reset", RESET_ADVICE),
-    157: _event("a resource could not be retired", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    157: _event("a resource could not be retired", "gpu", "degraded", "operator", REPLACE_ADVICE),
     158: _event("fatal timeout", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    **dict.fromkeys((160, 161), _event("a channel of the memory is retired, or could not be", "instance", "unhealthy",
+        "process", IGNORED_ADVICE)),
+    **dict.fromkeys(range(162, 166), _event("the state of the power smoothing circuit has changed", "gpu", "note",
+        "nothing", NO_ADVICE)),
 }
 # fmt: on
 
@@ -259,7 +280,7 @@ _NONFATAL = _event(
 CATALOGUE = {
     **_OBSERVED_FAULTS,
     **_EVENT_FAULTS,
-    **{f"xid-{number}": entry for number, entry in _XID_ENTRIES.items()},
+    **{f"xid-{number}": entry for number, entry in sorted(_XID_ENTRIES.items())},
     **{f"xid-{number}{NONFATAL}": _NONFATAL for number in GRADED_XIDS},
 }
 

@@ -12,13 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.agent.node import Node
+from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.health.kernellog import parse_kmsg_record
 from gpuplane.core.health.state_machine import MAX_EVENT_CODES
+from gpuplane.core.step import step
 from gpuplane.core.text import MAX_CHARACTERS
 from gpuplane.host.kernellog import TURN, watch_kernel_log
 from gpuplane.model.facts import AllocationsListed, FaultOccurred, MachineObserved
 from gpuplane.model.health import DeviceRecord, Finding
-from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import KERNEL_LOG
@@ -98,6 +100,44 @@ def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> FaultOccurred
 def test_what_the_driver_says_is_understood(text: str, expected: FaultOccurred | None) -> None:
     """In all its wordings; the process that is named first is the one it befell, whatever its name is."""
     assert told(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("20034, Fatal, Link 30 LTSSM Fault Up", "nvswitch-fatal"),
+        ("28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)", "nvswitch-nonfatal"),
+        ("28006, Severity 0 Engine instance 46 Sub-engine instance 00", None),
+        ("28006, Data {0x00140004, 0x00100000, 0x00140004}", None),
+    ],
+)
+def test_an_nvswitch_names_itself_and_no_gpu(text: str, code: str | None) -> None:
+    """The lines of NVIDIA's Fabric Manager User Guide: what it has, and how bad it is; two lines of details follow."""
+    said = f"SXid (PCI:0000:c1:00.0): {text}"
+
+    found = told(said, "3,7,5000000,-;nvidia-nvswitch3: ")
+
+    assert found == (event(code, "", message=said) if code else None)
+
+
+def test_an_nvswitch_is_a_fault_of_each_gpu_with_nvlinks() -> None:
+    """A fatal error degrades them, and the GPU at its link has an XID of its own. Others have nothing to do with it."""
+    linked = (Link(peer="nvswitch", nvlink_count=18),)
+    gpus = (*(Gpu(index=n, uuid=f"GPU-{n}", links=linked) for n in (0, 1)), Gpu(index=2, uuid="GPU-2"))
+    snapshot = step(Snapshot(), MachineObserved(Machine(gpus=gpus)), 1.0)
+    for number, gravity in enumerate(("Fatal", "Non-fatal")):
+        line = (
+            f"3,{number},2000000,-;nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, {gravity}, Link 30 LTSSM Fault Up"
+        )
+        event = parse_kmsg_record(line.encode(), 0.0, 2.0)
+        assert event is not None
+        snapshot = step(snapshot, event, 2.0)
+
+    assert snapshot.ledger.health is not None
+    counts = {key: each.fault_counts for key, each in snapshot.ledger.health.devices.items() if each.fault_counts}
+    assert counts == {key: {"nvswitch-fatal": 1, "nvswitch-nonfatal": 1} for key in ("GPU-0", "GPU-1")}
+    states = {each.device: each.state for each in health_without_parents(snapshot) if each.device}
+    assert states == {"GPU-0": "degraded", "GPU-1": "degraded", "GPU-2": "healthy"}
 
 
 @pytest.mark.parametrize(
@@ -374,3 +414,22 @@ async def test_many_records_at_once_leave_others_their_turn(tmp_path: Path) -> N
 
     assert turns >= 2000 / TURN
     assert len(node.snapshot.ledger.health.devices["GPU-0"].fault_counts) == MAX_EVENT_CODES
+
+
+@pytest.mark.parametrize("fatal_first", [True, False])
+def test_an_xid_that_the_library_told_without_its_gravity_counts_once(fatal_first: bool) -> None:
+    """The library and the kernel log tell the same one, in any order; a later one that is not fatal is another."""
+    line = told("Xid (PCI:0000:1b:00): 145, RLW_REMAP Fatal XC0 i0 Link 17 (0x04084507 0x00000040)")
+    assert line is not None
+    event = FaultOccurred(code="xid-145-nonfatal", gpu="GPU-0", message="", at=line.at + 0.1)
+    gpu = Gpu(index=0, uuid="GPU-0", pci="0000:1b:00.0")
+    snapshot = step(Snapshot(), MachineObserved(Machine(gpus=(gpu,))), 1.0)
+    for each in (line, event) if fatal_first else (event, line):
+        snapshot = step(snapshot, each, 8.0)
+
+    assert snapshot.ledger.health is not None
+    assert snapshot.ledger.health.devices["GPU-0"].fault_counts == {"xid-145": 1}
+    assert [each.code for each in snapshot.ledger.health.devices["GPU-0"].findings] == ["xid-145"]
+    snapshot = step(snapshot, event.but(at=20.0), 20.0)
+    assert snapshot.ledger.health is not None
+    assert snapshot.ledger.health.devices["GPU-0"].fault_counts == {"xid-145": 1, "xid-145-nonfatal": 1}

@@ -16,8 +16,10 @@ from tests.hardware.driver.watched import Watched, watched
 DERIVED = {
     "nvlink-down": "fewer NVLinks than before: a look tells how many there are",
     "ecc-uncorrectable": "a higher count than before: a look tells the count",
+    "nvswitch-fatal": "a line of the kernel log, which names no GPU",
+    "nvswitch-nonfatal": "another",
 }
-"""Entries that no driver shows: the core finds them by comparing looks."""
+"""Entries that no driver's library shows: the core finds them by comparing looks, and in the kernel log."""
 
 SEEN = {code for code, entry in CATALOGUE.items() if entry.detected_by == "look"} - DERIVED.keys()
 EVENTS = sorted({code for code, entry in CATALOGUE.items() if entry.detected_by == "event"} - DERIVED.keys())

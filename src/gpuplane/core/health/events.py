@@ -60,17 +60,20 @@ def _affected_devices(
     """(UUID, ids of the units that a holder of it can hold) of each device that an event affects.
 
     These are MIG devices, or a whole GPU. A GPU that is not counted now is known by its record. Its MIG devices no
-    longer exist, so an event of one of them affects nothing.
+    longer exist, so an event of one of them affects nothing. An event that names no GPU affects all with NVLinks.
     """
-    gpus = (gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid)
-    gpu = next((gpu for gpu in gpus if event.gpu and event.gpu in (gpu.uuid, gpu.pci)), None)
+    gpus = [gpu for gpu in (machine.gpus if machine else None) or () if gpu.uuid]
+    if not event.gpu:  # of an NVSwitch, which does not name those that are behind it
+        yield from ((gpu.uuid, unit_ids(gpu)) for gpu in gpus if gpu.links)
+        return
+    gpu = next((gpu for gpu in gpus if event.gpu in (gpu.uuid, gpu.pci)), None)
     within_instance = context.effective_entry(event.code).scope in ("process", "instance")
     if gpu is None:
         recorded = (
             (key, each.pci) for key, each in health.devices.items() if kind_of(key) is GPU and not is_mig_uuid(key)
         )
         if not (within_instance and event.gpu_instance is not None):
-            yield from ((key, {key}) for key, pci in recorded if event.gpu and event.gpu in (key, pci))
+            yield from ((key, {key}) for key, pci in recorded if event.gpu in (key, pci))
         return
     if within_instance and gpu.mig_enabled:
         affected = [device for device in gpu.mig_devices if _event_affects_mig_device(event, device)]

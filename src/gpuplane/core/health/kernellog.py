@@ -1,4 +1,4 @@
-"""Reading what the driver writes into the kernel log: XIDs, and that it was loaded.
+"""Reading what the driver writes into the kernel log: XIDs, SXids of NVSwitches, and that it was loaded.
 
 The log is read as /dev/kmsg gives it (Documentation/ABI/testing/dev-kmsg), a record a line, with further lines that
 begin with a space:
@@ -8,6 +8,10 @@ begin with a space:
 priority and facility, number, microseconds, flags; then the message. It tells more than NVML does: what happened while
 no program listened, and which process an XID affected. The driver's wording: `krcReportXid` in kernel_rc.c of NVIDIA's
 open kernel modules; old drivers leave out the `PCI:`, the name or the process.
+
+An NVSwitch names itself and not the GPUs behind it (Fabric Manager User Guide, "Runtime NVSwitch and GPU Errors"):
+
+    3,1235,98765432,-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)
 
 Only the kernel's own records (facility 0) count: any user may have a log daemon repeat a line there.
 """
@@ -19,11 +23,12 @@ from gpuplane.core.text import clip
 from gpuplane.model.facts import FaultOccurred
 from gpuplane.model.health import GRADED_XIDS, NONFATAL
 
-KMSG_RECORD_PATTERN = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;NVRM: ([^\n]*)")
+KMSG_RECORD_PATTERN = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;(?:NVRM|nvidia-nvswitch\d{1,3}): ([^\n]*)")
 XID_LINE_PATTERN = re.compile(
     rb"Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?: GPU-I:(\d{1,5}))?(?: GPU-CI:(\d{1,5}))?\): "
     rb"([1-9]\d{0,4})(?:, *(.*))?"
 )
+SXID_LINE_PATTERN = re.compile(rb"SXid \(PCI:[0-9a-fA-F:.]{7,20}\): [1-9]\d{0,4}, (Fatal|Non-fatal), .*")
 NONFATAL_PATTERN = re.compile(rb"\bNonfatal\b")
 PID_FIELD_PATTERN = re.compile(rb"pid='?(\d{1,10})\b")
 DRIVER_LOADING_MESSAGE_START = b"loading NVIDIA UNIX"
@@ -47,6 +52,8 @@ def parse_kmsg_record(record: bytes, clock_offset: float, now: float) -> FaultOc
     )
     if found[4].startswith(DRIVER_LOADING_MESSAGE_START):
         return plain
+    if sxid := SXID_LINE_PATTERN.fullmatch(found[4]):
+        return plain.but(code="nvswitch-fatal" if sxid[1] == b"Fatal" else "nvswitch-nonfatal")
     xid = XID_LINE_PATTERN.fullmatch(found[4])
     if xid is None:
         return None

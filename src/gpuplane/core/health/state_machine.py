@@ -19,11 +19,11 @@ from gpuplane.core.health.findings import (
     unhealthy_findings,
 )
 from gpuplane.core.health.recovery import MAX_RELAPSES, PROBE_TIMEOUT, cleared_at, next_probe_at, schedule_probe
-from gpuplane.model.health import CatalogueEntry, DeviceRecord, Finding
+from gpuplane.model.health import NONFATAL, CatalogueEntry, DeviceRecord, Finding
 from gpuplane.model.text import Text
 
 MAX_EVENT_CODES = 64
-"""Different events that are remembered of one device. The catalogue has 60."""
+"""Different events that are remembered of one device. The catalogue has twice as many, and no device has them all."""
 SAME_EVENT_WINDOW = 1.0
 """Seconds within which the driver and the kernel log mean the same event."""
 NOTE_FINDING_LIFETIME = 60.0
@@ -65,6 +65,13 @@ def apply_observed_faults(
 def apply_event(record: DeviceRecord, event: Finding, context: HealthContext, now: float) -> DeviceRecord:
     """The record after an event: `event` is its finding if it occurred for the first time."""
     assert event.last_seen is not None
+    same = _by_other_gravity(record, event)
+    if same is not None and event.code.endswith(NONFATAL):
+        return record
+    if same is not None:
+        counts = {code: n - (code == same.code) for code, n in record.fault_counts.items()}
+        counts = {code: n for code, n in counts.items() if n}
+        record = record.but(findings=tuple(each for each in record.findings if each != same), fault_counts=counts)
     old = next((each for each in record.findings if each.is_event and each.code == event.code), None)
     if old is not None and old.last_seen is not None and abs(event.last_seen - old.last_seen) < SAME_EVENT_WINDOW:
         pids = join_affected_pids(old, event)
@@ -82,6 +89,16 @@ def apply_event(record: DeviceRecord, event: Finding, context: HealthContext, no
         confirmed = old.confirmed or not grace_period or event.last_seen - old.last_seen <= grace_period
         after = merge_repeated_event(old, event).but(confirmed=confirmed)
     return _record_relapse(record, replace_finding(record, old, after), context, now)
+
+
+def _by_other_gravity(record: DeviceRecord, event: Finding) -> Finding | None:
+    """The same event, as the driver's library told it without its gravity, or the kernel log with it; None: no such."""
+    is_nonfatal, code = event.code.endswith(NONFATAL), event.code.removesuffix(NONFATAL)
+    other = code if is_nonfatal else f"{code}{NONFATAL}"
+    found = next((each for each in record.findings if each.is_event and each.code == other), None)
+    if found is None or found.last_seen is None or event.last_seen is None:
+        return None
+    return found if abs(event.last_seen - found.last_seen) < SAME_EVENT_WINDOW else None
 
 
 def has_no_pending_change(record: DeviceRecord) -> bool:

@@ -70,6 +70,11 @@ LINKS_ADVICE = Advice(
     (("nvidia-smi", "nvlink", "-s", "-i", "GPU"), ("nvidia-smi", "nvlink", "-e", "-i", "GPU"), *RESET),
 )
 IGNORED_ADVICE = "nothing to do but to restart a program that failed; if the fault comes back, contact NVIDIA support"
+SWITCH_ADVICE = Advice(
+    "the GPU at the link of the switch has XID 74; if programs fail to start on other GPUs, too, end all pods on the "
+    "node's GPUs, release the driver, reset all GPUs at once and resume the driver; if that does not help, reboot",
+    (("nvidia-smi", "nvlink", "-s"), RESET[0], ("nvidia-smi", "-r"), TAKE),
+)
 NO_ADVICE = "nothing to do"
 
 
@@ -197,6 +202,8 @@ _EVENT_FAULTS = {
     "mig-changed": _event(
         "the MIG layout has changed; the next observation decides about health", "gpu", "note", "nothing", NO_ADVICE
     ),
+    "nvswitch-fatal": _event("an NVSwitch had a fatal error", "link", "degraded", "reset", SWITCH_ADVICE),
+    "nvswitch-nonfatal": _event("an NVSwitch had an error that is not fatal", "link", "note", "nothing", NO_ADVICE),
     "gpu-bound": _event(
         "the GPU was bound to the driver; the next observation decides about health",
         "gpu", "note", "nothing", NO_ADVICE

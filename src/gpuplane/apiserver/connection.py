@@ -163,7 +163,7 @@ class _Status(msgspec.Struct):
 
 @asynccontextmanager
 async def connect(kubeconfig: Path | None) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of the API server: of a kubeconfig, or of the cluster that this pod runs in. Raises Away."""
+    """A client of the API server: of a kubeconfig, or of the cluster that this pod runs in. Raises ApiServerError."""
     if kubeconfig is None and "KUBERNETES_SERVICE_HOST" not in os.environ:
         raise ApiServerError(
             "no kubeconfig is set, and this process does not run in a pod (KUBERNETES_SERVICE_HOST is not set): "
@@ -231,7 +231,8 @@ def _unusable(kubeconfig: Path | None, error: Exception) -> ApiServerError:
 
 
 def own_namespace(kubeconfig: Path | None) -> str:
-    """The namespace that the agent is in: that of its pod, or of the context of the kubeconfig. Raises Away."""
+    """The namespace that the agent is in: that of its pod, or of the context of the kubeconfig. Raises
+    ApiServerError."""
     try:
         return _load_config(kubeconfig).namespace
     except Exception as error:  # lightkube raises anything for a malformed file
@@ -255,7 +256,7 @@ class _TokenFile(httpx2.Auth):
 
 
 async def list_objects(client: httpx2.AsyncClient, path: str, fields: str) -> ObjectList:
-    """The objects of a collection that a field selector chooses, taken in pages. Raises Away."""
+    """The objects of a collection that a field selector chooses, taken in pages. Raises ApiServerError."""
     items: list[Object] = []
     pages = _Pages(f"{client.base_url} at {path}", LARGEST_LIST, LONGEST_LIST)
     page = {"limit": f"{PAGE}"}
@@ -279,7 +280,8 @@ class _Pages:
         self._tokens: set[str] = set()
 
     def add(self, size: int, continue_token: str) -> None:
-        """Count a page that is not the last one. Raises Away for a list that is too large, too slow, or in a circle."""
+        """Count a page that is not the last one. Raises ApiServerError for a list that is too large, too slow, or in a
+        circle."""
         self._left -= size
         if continue_token in self._tokens:
             raise ApiServerError(f"{self._where} goes on with a page that it gave before: the list has no end")
@@ -289,8 +291,8 @@ class _Pages:
 
 
 async def list_pages(client: httpx2.AsyncClient, path: str, shape: type[T], fields: str = "", most: int = 0) -> list[T]:
-    """The objects of a large collection, each decoded into a struct that has some of its fields. Raises Away, also for
-    more than `most` objects (0: any number).
+    """The objects of a large collection, each decoded into a struct that has some of its fields. Raises ApiServerError,
+    also for more than `most` objects (0: any number).
 
     A page that is too large is asked for again in smaller ones. A list that has expired (410) begins anew, twice.
     """
@@ -330,14 +332,15 @@ async def _list_pages(client: httpx2.AsyncClient, path: str, shape: type[T], fie
 
 
 async def list_whole(client: httpx2.AsyncClient, path: str, fields: str, shape: type[T]) -> ListOf[T]:
-    """The objects of a small collection, each decoded into a struct that has some of its fields. Raises Away."""
+    """The objects of a small collection, each decoded into a struct that has some of its fields. Raises
+    ApiServerError."""
     request = client.build_request("GET", path, params={"fieldSelector": fields}, headers={"Accept": JSON})
     async with _within_deadline(client), _open_response(client, request) as answer:
         return msgspec.json.decode(await _read_body(answer), type=ListOf[shape])  # type: ignore[valid-type]
 
 
 async def get_object(client: httpx2.AsyncClient, path: str, shape: type[T]) -> T:
-    """One object, decoded into a struct that has some of its fields. Raises Away."""
+    """One object, decoded into a struct that has some of its fields. Raises ApiServerError."""
     request = client.build_request("GET", path, headers={"Accept": "application/json"})
     async with _within_deadline(client), _open_response(client, request) as answer:
         return msgspec.json.decode(await _read_body(answer), type=shape)
@@ -353,7 +356,7 @@ async def send_object(
     shape: type[T] | None = None,
 ) -> T | None:
     """Create an object in a collection, change one by a patch (a strategic merge patch by default), or delete one.
-    Raises Away.
+    Raises ApiServerError.
 
     After an Away without a code it is not known whether the server has done it. `shape`: a struct with some fields of
     the object, into which it is decoded as the server keeps it; None: nobody wants to know.
@@ -386,7 +389,7 @@ async def apply_object(
 
 
 async def get_metadata(client: httpx2.AsyncClient, path: str, shape: type[T]) -> T:
-    """The metadata of one object, decoded into a struct that has some of its fields. Raises Away."""
+    """The metadata of one object, decoded into a struct that has some of its fields. Raises ApiServerError."""
     accept = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
     request = client.build_request("GET", path, headers={"Accept": accept})
     async with _within_deadline(client), _open_response(client, request) as answer:
@@ -429,7 +432,8 @@ def _metadata_request(
 async def watch_objects(
     client: httpx2.AsyncClient, path: str, fields: str, version: str
 ) -> AsyncIterator[AsyncIterator[Event]]:
-    """The changes of a collection after a version, until the stream ends. Entered once it is open. Raises Away."""
+    """The changes of a collection after a version, until the stream ends. Entered once it is open. Raises
+    ApiServerError."""
     life = random.uniform(*STREAM_LIFETIME)  # noqa: S311 (spreads load; no secret)
     request = _metadata_request(client, path, "PartialObjectMetadata", fields, _watch(version, life), STREAM_TIMEOUT)
     async with _open_stream(client, request, life) as answer:
@@ -471,7 +475,7 @@ async def _open_stream(
 
 
 async def _read_body(answer: httpx2.Response) -> bytes:
-    """The whole body of a response. Raises Away for one that is larger than any object."""
+    """The whole body of a response. Raises ApiServerError for one that is larger than any object."""
     content, total = bytearray(), 0
     async for piece in answer.aiter_raw():
         content += piece
@@ -484,7 +488,8 @@ async def _read_body(answer: httpx2.Response) -> bytes:
 
 
 async def _read_lines(answer: httpx2.Response) -> AsyncIterator[bytes]:
-    """The whole lines of a stream. Raises Away for a line that is larger than any object, and for a flood of them."""
+    """The whole lines of a stream. Raises ApiServerError for a line that is larger than any object, and for a flood of
+    them."""
     rest, total, began = bytearray(), 0, time.monotonic()
     async for piece in answer.aiter_raw():
         total += max(len(piece), SMALLEST_PIECE)
@@ -521,7 +526,7 @@ async def _decode_events(answer: httpx2.Response, shape: type[T]) -> AsyncIterat
 
 @asynccontextmanager
 async def _open_response(client: httpx2.AsyncClient, request: httpx2.Request) -> AsyncIterator[httpx2.Response]:
-    """A successful response whose head is read. Raises Away."""
+    """A successful response whose head is read. Raises ApiServerError."""
     try:
         async with asyncio.timeout(REQUEST_TIMEOUT):
             answer = await client.send(request, stream=True)

@@ -114,7 +114,7 @@ def _mark_sent(
 async def send_event(
     client: "AsyncClient", name: str, event: NodeEvent, sent: dict[EventKey, SentEvent], now: float
 ) -> None:
-    """Create an Event, or count one of ours up. Raises Away; what was sent before that is in `sent`."""
+    """Create an Event, or count one of ours up. Raises ApiServerError; what was sent before that is in `sent`."""
     from gpuplane.apiserver.connection import ApiServerError, send_object
 
     for old in [key for key, each in sent.items() if now - each.sent_at > REPEAT_PERIOD]:

@@ -182,7 +182,7 @@ async def _follow_once(node: Node, name: str, kubeconfig: Path | None, config_la
 
 
 async def _read_versions(client: "AsyncClient", node: Node, name: str) -> tuple[NodeVersions, str]:
-    """(the versions, why they could not be read, for people). Raises Away."""
+    """(the versions, why they could not be read, for people). Raises ApiServerError."""
     from gpuplane.apiserver.connection import ApiServerError, get_object
 
     try:

@@ -162,7 +162,7 @@ def _was_interrupted(written: WrittenConditions, snapshot: Snapshot) -> bool:
 async def _write_conditions(
     client: "AsyncClient", name: str, current: Mapping[str, NodeCondition], written: WrittenConditions | None
 ) -> Mapping[str, str]:
-    """Write conditions; returns since when each has its status. Raises Away."""
+    """Write conditions; returns since when each has its status. Raises ApiServerError."""
     from gpuplane.apiserver.connection import send_object
 
     before: Mapping[str, tuple[str, str]]
@@ -190,7 +190,7 @@ async def _write_conditions(
 
 
 async def _read_conditions(client: "AsyncClient", name: str) -> Mapping[str, tuple[str, str]]:
-    """Type → (status, since when) of the conditions that the API server has. Raises Away."""
+    """Type → (status, since when) of the conditions that the API server has. Raises ApiServerError."""
     from gpuplane.apiserver.connection import get_object
 
     status = (await get_object(client, f"{NODES_PATH}/{name}", _Node)).status or _Status()

@@ -25,7 +25,7 @@ class Choice:
         self.choices = choices
 
     def __call__(self, text: str) -> str:
-        """The value. Raises ArgumentTypeError."""
+        """The value. Raises argparse.ArgumentTypeError."""
         if text not in self.choices:
             raise argparse.ArgumentTypeError(
                 f"{text!r} is not one of {', '.join(self.choices)}.{did_you_mean(text, self.choices)}"

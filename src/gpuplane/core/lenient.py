@@ -45,7 +45,7 @@ class LenientResult(msgspec.Struct, frozen=True):
 
 
 def decode_leniently(data: Any, kind: Any) -> LenientResult:
-    """Read plain data (decoded JSON) as a type. Raises NotReadable where no part of it can be read."""
+    """Read plain data (decoded JSON) as a type. Raises UnreadableValue where no part of it can be read."""
     reading = _LenientReader()
     value = reading.read_value(data, type_info(kind), ())
     return LenientResult(value, tuple(reading.unknown_fields), tuple(reading.unreadable_fields))

@@ -74,7 +74,7 @@ def _merge_gpus(before: Machine, gpus: tuple[Gpu, ...], observed: Machine) -> Ma
 def _fill_gaps_of_gpu(gpu: Gpu, before: tuple[Gpu, ...], gpus_not_observed: tuple[Gpu, ...]) -> Gpu:
     """A GPU, filled in with what the driver told about it before and not this time.
 
-    One without a UUID can only be one of the `missing`: those whose UUIDs were not observed this time.
+    One without a UUID can only be one of the `gpus_not_observed`: those whose UUIDs were not observed this time.
     """
     old = next((old for old in (before if gpu.uuid else gpus_not_observed) if _is_same_gpu(old, gpu)), None)
     if old is None:

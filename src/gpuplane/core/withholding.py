@@ -65,9 +65,9 @@ def withheld_reasons(snapshot: Snapshot) -> Mapping[OfferedId, Reason]:
 class MigTopology(Value):
     """On which GPUs the devices are that containers may hold.
 
-    `mig_parents`: MIG device → its GPU, also for MIG devices that no longer exist; `removed`: which do not.
-    `gpus`: the GPUs of the machine. `gpus_possibly_in_mig_mode`: those of them that may have had a MIG device of which
-    nobody remembers the GPU.
+    `mig_parents`: MIG device → its GPU, also for MIG devices that no longer exist; `removed_mig_uuids`: which do not.
+    `gpu_uuids`: the GPUs of the machine. `gpus_possibly_in_mig_mode`: those of them that may have had a MIG device of
+    which nobody remembers the GPU.
     """
 
     mig_parents: Mapping[str, str] = {}
@@ -108,7 +108,7 @@ def overlap_reasons(
 ) -> Mapping[OfferedId, Reason]:
     """Each offered id that overlaps with what a container holds in another way, and the reason why it must wait.
 
-    `share_layouts`: those of the units of which containers hold shares.
+    `remembered_layouts`: those of the units of which containers hold shares.
     """
     reasons: dict[str, Reason] = {}
     for allocation in allocations:

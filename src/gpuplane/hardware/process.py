@@ -41,7 +41,8 @@ class Process:
     async def gone(self, seconds: float) -> bool:
         """Whether the process has ended within the time, and everything that it had open is closed.
 
-        Time in which it gets no CPU does not count, up to `STARVED`: it needs some to end, even when it is killed.
+        Time in which it gets no CPU does not count, up to `STARVED` seconds: it needs some to end, even when it is
+        killed.
         """
         work, latest = Work(self.pid), time.monotonic() + seconds + STARVED
         while not self.is_gone() and work.had() < seconds and time.monotonic() < latest:  # noqa: ASYNC110 (nobody tells when a process ends)

@@ -163,7 +163,8 @@ class Plugin(DevicePluginServicer):
 
 
 def _check_size(resource: str, counts: Sequence[int]) -> None:
-    """Raises Refused for a request with more containers or ids than any node has. `counts`: ids of each container.
+    """Raises RequestRefused for a request with more containers or ids than any node has. `counts`: ids of each
+    container.
 
     It is called before anything else is done with a request, so that every request is answered soon.
     """

@@ -191,7 +191,7 @@ class NodeObjectRequests(
 ):
     """What our Node object says: what its labels and annotations ask for, and what kubelet tells there.
 
-    `config`: a named config, "" for none.
+    `config_name`: a named config, "" for none.
     """
 
     config_name: str = ""

@@ -144,7 +144,8 @@ class DeviceList(Value):
 
 
 class DriverLibrary(Value, rename={"symlinks": "links"}):
-    """A library of the driver. `links`: names beside it that lead to it: its SONAME, and what programs link against."""
+    """A library of the driver. `symlinks`: names beside it that lead to it: its SONAME, and what programs link
+    against."""
 
     path: str  # in the driver root: "/usr/lib/x86_64-linux-gnu/libcuda.so.580.95.05"
     soname: str = ""  # "libcuda.so.1"; "" where it has none
@@ -211,8 +212,9 @@ class Machine(
 ):
     """One look at NVIDIA's driver and GPUs. `gpus` is None where they could not be counted; `faults` then says why.
 
-    `numbers`: those of every device node that a container may get, by its path as the host has it (whatever the root);
-    of a node that should be there and is not, what it would be. A path that is not in it has unknown numbers.
+    `device_node_stats`: those of every device node that a container may get, by its path as the host has it (whatever
+    the root); of a node that should be there and is not, what it would be. A path that is not in it has unknown
+    numbers.
     `insecure_files`: what containers are not given although it is there, because somebody else than root could change
     it: a path as the driver's process sees it → why. `product`: the name of the server, as its firmware tells it (DMI);
     "" where that is unknown. `vgpu` is None where nobody may read whether there is one.
@@ -250,9 +252,9 @@ class InjectedFailure(Value, rename={"nvml_function": "call"}):
 class Incident(Value, rename={"in_kernel_log": "logged", "kernel_log_number": "number"}):
     """Something that befalls a described GPU, once: an XID or another event of the fault catalogue.
 
-    `logged`: the kernel log has it, so that an agent which was away learns of it when it comes back. `number`: which
-    record it is there; None: one after the incident before it. Needed where old incidents are taken out of a file, as
-    a kernel log forgets its oldest.
+    `in_kernel_log`: the kernel log has it, so that an agent which was away learns of it when it comes back.
+    `kernel_log_number`: which record it is there; None: one after the incident before it. Needed where old incidents
+    are taken out of a file, as a kernel log forgets its oldest.
     """
 
     gpu: int  # its index

@@ -37,8 +37,8 @@ class DaemonStatus(Value, rename={"state": "standing"}):
 class SupervisorStatus(Value, rename={"exclusive_gpus": "exclusive"}):
     """What the supervisor sees, at `at` (CLOCK_BOOTTIME).
 
-    `exclusive`: the GPUs whose compute mode it has changed and not restored yet. `problem`: what keeps it from that, or
-    from reading what is wanted.
+    `exclusive_gpus`: the GPUs whose compute mode it has changed and not restored yet. `problem`: what keeps it from
+    that, or from reading what is wanted.
     """
 
     at: float

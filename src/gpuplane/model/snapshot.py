@@ -78,14 +78,15 @@ class TimeSliceState(
 ):
     """What we set as the length of one GPU's time slices. The driver keeps it until it is reloaded or the GPU reset.
 
-    `requested_at`: when the last try was requested; `tried`: the length to set; `pending`: the try is not finished.
+    `requested_at`: when the last try was requested; `tried_length`: the length to set; `pending`: the try is not
+    finished.
     """
 
     tried_length: TimeSlice
     requested_at: float
     pending: bool = False
     last_set_length: TimeSlice | None = None  # that we set last; None: none yet
-    outcome_unknown: bool = False  # a try broke off: the length may be `tried`
+    outcome_unknown: bool = False  # a try broke off: the length may be `tried_length`
     failed_tries: int = 0  # in a row
     failure: Text = ""  # why the last try failed
 
@@ -117,7 +118,8 @@ class StoredLedger(Value, rename={"possible_share_layouts": "cuts"}):
     """What the state directory holds of the ledger.
 
     `ledger`: all of it; None while that is unknown, because it is being written or could not be written.
-    `share_layouts`: the field of that name: one value, or each that the directory may hold while that is unknown.
+    `possible_share_layouts`: `share_layouts` of the ledger: one value, or each that the directory may hold while that
+    is unknown.
     """
 
     ledger: Ledger | None = None

@@ -108,13 +108,13 @@ class MpsDaemonStatus(Status):
 
 
 class ComputeModeStatus(Status, rename={"exclusive_gpus": "exclusive"}):
-    """`exclusive`: UUIDs of the GPUs whose compute mode MPS has changed and not restored yet."""
+    """`exclusive_gpus`: UUIDs of the GPUs whose compute mode MPS has changed and not restored yet."""
 
     exclusive_gpus: tuple[str, ...] = ()
 
 
 class TimeSliceStatus(Status, rename={"pending_gpus": "pending"}):
-    """`pending`: UUIDs of the GPUs whose time slices do not have the wanted length yet."""
+    """`pending_gpus`: UUIDs of the GPUs whose time slices do not have the wanted length yet."""
 
     pending_gpus: tuple[str, ...] = ()
 

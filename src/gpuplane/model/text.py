@@ -42,7 +42,7 @@ def distinct(texts: Iterable[Text]) -> tuple[Text, ...]:
 def group_by_key(pairs: Iterable[tuple[K, V]]) -> Iterator[tuple[K, list[V]]]:
     """The values of one key together, for output; the key may hold texts.
 
-    Like `distinct`: what reads the same is shown once, with all that it is about.
+    As `distinct` does, what reads the same is shown once, with all that it is about.
     """
     groups: dict[K, list[V]] = {}
     for key, value in pairs:

@@ -78,7 +78,7 @@ def _exceeded(ends: Iterable[Pod], budgets: Mapping[str, int]) -> dict[str, int]
 
 
 def _beyond_budgets(victims: Iterable[Pod], budgets: Mapping[str, int]) -> set[int]:
-    """Those by which a budget is exceeded when all end, by `id`: the least important of its pods."""
+    """Those by which a budget is exceeded when all end, by their `id`, the least important of its pods."""
     ended, found = Counter[str](), set[int]()
     for each in sorted(victims, key=lambda pod: -pod.priority):
         for name in each.budgets:

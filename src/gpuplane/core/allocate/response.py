@@ -38,7 +38,8 @@ MOUNT_LIST_ROOT = "/var/run/nvidia-container-devices"
 
 
 def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
-    """What a container that holds these ids of a resource gets. Raises Refused, naming the device and the reason."""
+    """What a container that holds these ids of a resource gets. Raises RequestRefused, naming the device and the
+    reason."""
     devices = requested_devices(snapshot, resource, ids)
     machine, kind = snapshot.machine, offer(snapshot).resource(resource)
     units = tuple({device.unit.id: device.unit for device in devices}.values())
@@ -69,7 +70,7 @@ def _settings_in_force(snapshot: Snapshot) -> tuple[Settings, frozenset[str]]:
 
 
 def requested_devices(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[OfferedDevice]:
-    """The devices with these ids. Raises Refused for the first that does not exist or is not available."""
+    """The devices with these ids. Raises RequestRefused for the first that does not exist or is not available."""
     offered = offer(snapshot)
     devices = offered_devices_by_id.of(snapshot, offered).get(resource)
     if devices is None:
@@ -109,7 +110,8 @@ def response_for_units(
 ) -> ContainerAllocateResponse:
     """What a container gets that holds these units of a resource, by the strategies of `settings`, without `auto`.
 
-    `missing_features`: the configured features that have no CDI device. Raises Refused if IMEX is required but missing.
+    `missing_features`: the configured features that have no CDI device. Raises RequestRefused if IMEX is required but
+    missing.
     """
     effective_list_strategies = settings.device_list_strategy
     names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]

@@ -21,7 +21,8 @@ WAIT_ADVICE = ", or wait until other pods end"
 
 
 def refuse_forbidden_shares(snapshot: Snapshot, resource_name: str, devices: Sequence[OfferedDevice]) -> None:
-    """Raises Refused if one container must not hold these devices together: what is free on each GPU, what to do."""
+    """Raises RequestRefused if one container must not hold these devices together: what is free on each GPU, what to
+    do."""
     if len(devices) == 1:
         return
     resource = offer(snapshot).resource(resource_name)

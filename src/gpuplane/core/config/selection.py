@@ -35,8 +35,8 @@ def select_config(
     current: str | None,
     requester: str = REQUESTED_BY_LABEL,
 ) -> SelectedConfig:
-    """The configuration to put in force. `label`, `default`: names, or ""; `current`: the name in force, None for none.
-    `requester`: who requests `label`, for an error.
+    """The configuration to put in force. `label_value`, `default`: names, or "". `current`: the name in force,
+    None for none. `requester`: who requests `label_value`, for an error.
 
     Raises InvalidInput where there is a problem, and the current configuration does not exist either.
     """

@@ -20,7 +20,7 @@ def mps_allocate_response(
 ) -> ContainerAllocateResponse:
     """Environment and mounts of a client that holds these devices of a resource shared by MPS.
 
-    Raises Refused if the devices have several daemons: a CUDA program is a client of only one.
+    Raises RequestRefused if the devices have several daemons: a CUDA program is a client of only one.
     """
     names = {daemon_name(resource.name, device.unit): None for device in devices}
     if len(names) > 1:

@@ -42,7 +42,8 @@ MAX_CLAIM_NAME = 253
 
 
 def prepare_problem(snapshot: Snapshot, claim: AllocatedClaim) -> Reason | None:
-    """Why a claim cannot be prepared now; None if it can, or is. `waiting`: it is not known yet."""
+    """Why a claim cannot be prepared now; None if it can, or is. A reason of kind `waiting` says that it is not known
+    yet."""
     if is_prepared_as_allocated(snapshot, claim):
         return None
     made = _prepare(snapshot, claim)

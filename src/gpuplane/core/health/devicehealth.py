@@ -200,7 +200,7 @@ def _severity_rank(health: DeviceHealth) -> int:
 def _health_of_record(
     uuid: str, index: str, record: DeviceRecord, context: HealthContext, drain_text: Text
 ) -> DeviceHealth:
-    """The health of one device by its record. `drained`: why it is drained; "" if it is not."""
+    """The health of one device by its record. `drain_text`: why it is drained; "" if it is not."""
     unhealthy = [each for each in record.findings if makes_unhealthy(each, context)]
     others = [each for each in record.findings if each not in unhealthy]
     others = [each for each in others if context.effective_entry(each.code).severity != "note"]

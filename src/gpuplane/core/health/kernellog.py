@@ -38,7 +38,7 @@ ESCAPED_BYTE_PATTERN = re.compile(rb"\\x([0-9a-f]{2})")
 def parse_kmsg_record(record: bytes, clock_offset: float, now: float) -> FaultOccurred | None:
     """The fault that a record tells about; None where it is about no GPU.
 
-    `ahead`: by how many seconds CLOCK_BOOTTIME, in which `now` is, is ahead of the log's clock.
+    `clock_offset`: by how many seconds CLOCK_BOOTTIME, in which `now` is, is ahead of the log's clock.
     """
     found = KMSG_RECORD_PATTERN.match(record)
     if found is None or int(found[1]) >> 3:

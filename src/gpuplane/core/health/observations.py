@@ -110,7 +110,7 @@ def _observe_gpu_and_mig_devices(
     context: HealthContext,
     now: float,
 ) -> None:
-    """Puts the records of a GPU and of its MIG devices into `devices`. `known`: what was observed before."""
+    """Puts the records of a GPU and of its MIG devices into `devices`. `known_uuids`: what was observed before."""
     if gpu.uuid:
         record = absence.without_absence(devices.get(gpu.uuid, DeviceRecord()))
         holders = holders_of_units(unit_ids(gpu), allocations)

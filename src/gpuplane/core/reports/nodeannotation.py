@@ -182,8 +182,8 @@ BoundedAmount = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 
 
 class _Mig(msgspec.Struct, omit_defaults=True, rename={"devices": "d", "resource": "r", "state": "s", "code": "c"}):
-    """MIG devices of one GPU that are alike. `d`: of each its index on the GPU and its GPU instance, and its compute
-    instance where that is not 0."""
+    """MIG devices of one GPU that are alike. `devices`: of each its index on the GPU and its GPU instance, and its
+    compute instance where that is not 0."""
 
     p: str
     devices: list[list[int]]

@@ -20,7 +20,7 @@ CONTAINERD_VERSION_2 = (2, 0)
 
 
 class ParsedConfig(Value):
-    """A parsed file. `version`: of its configuration; `cri_plugin`: the CRI plugin's name in this version."""
+    """A parsed file. `config_version`: of its configuration; `cri_plugin`: the CRI plugin's name in this version."""
 
     source: RuntimeConfigFileContent
     content: dict[str, Any]

@@ -45,7 +45,7 @@ class HeldTime(Value):
 class TelemetryState(Value):
     """The newest sample, and what is remembered. `names`: the containers of its processes, as far as they are known.
 
-    `fault_counts`: GPU → code of an XID → how often it was counted, to see which came last.
+    `xid_counts`: GPU → code of an XID → how often it was counted, to see which came last.
     """
 
     sample: Sample | None = None

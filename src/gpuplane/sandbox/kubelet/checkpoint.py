@@ -51,7 +51,7 @@ def encode(devices: Devices) -> bytes:
 
 
 def decode(content: bytes) -> Devices:
-    """What was remembered; registered resources come back with no device. Raises Corrupt."""
+    """What was remembered; registered resources come back with no device. Raises CorruptCheckpoint."""
     try:
         file = msgspec.json.decode(content, type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

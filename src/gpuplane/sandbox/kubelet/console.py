@@ -106,7 +106,7 @@ class Console:
         self.emit(Message("crashed", {"pod": key}, (f"pod {key} crashed: its containers are created again",)))
 
     def _running(self, words: list[str], verb: str) -> str:
-        """The pod that one word names. Raises Wrong."""
+        """The pod that one word names. Raises CommandError."""
         key = _parse_key(_only_argument(words, verb))
         if key not in self.kubelet.pods:
             raise CommandError(f"pod {key} does not run here; pods that run: {', '.join(self.kubelet.pods) or 'none'}")
@@ -187,7 +187,7 @@ class _KubeletView(msgspec.Struct, frozen=True):
 
 
 def parse_pod(words: list[str]) -> Pod:
-    """The pod that `run NAME [RESOURCE=COUNT…]` means. Raises Wrong."""
+    """The pod that `run NAME [RESOURCE=COUNT…]` means. Raises CommandError."""
     if not words:
         raise CommandError("run needs a pod name: run NAME [RESOURCE=COUNT…]")
     namespace, _, name = _parse_key(words[0]).partition("/")

@@ -66,7 +66,7 @@ def _options(mount: pb.Mount) -> tuple[str, ...]:
 
 
 def _names(response: pb.ContainerAllocateResponse) -> Iterator[str]:
-    """The names of a container's CDI devices, each once. Raises Uncreated."""
+    """The names of a container's CDI devices, each once. Raises CreateContainerFailed."""
     yield from dict.fromkeys([*(each.name for each in response.cdi_devices), *_annotated_names(response.annotations)])
 
 
@@ -97,7 +97,8 @@ def _content(path: Path) -> bytes | OSError:
 
 
 def _with_device_numbers(node: DeviceNode) -> DeviceNode:
-    """Type and major number are the host's where they are left out (container-edits_unix.go). Raises Uncreated."""
+    """Type and major number are the host's where they are left out (container-edits_unix.go). Raises
+    CreateContainerFailed."""
     if node.type and (node.major or node.type == "p"):
         return node
     path = node.host_path or node.path

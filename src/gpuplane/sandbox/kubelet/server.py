@@ -174,8 +174,8 @@ class Kubelet:
     # pods
 
     async def run(self, pod: Pod) -> RunningPod:
-        """Admit a pod and start its containers. Raises Rejected, as kubelet would say it, and ValueError for a pod that
-        is there."""
+        """Admit a pod and start its containers. Raises PodRejected, as kubelet would say it, and ValueError for a pod
+        that is there."""
         return await self.workers.run(pod)
 
     async def end(self, key: str, force: bool = False) -> None:

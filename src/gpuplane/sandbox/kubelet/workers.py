@@ -39,8 +39,8 @@ class PodWorkers:
         return [*(running.pod for running in self.pods.values()), *self._pending]
 
     async def run(self, pod: Pod) -> RunningPod:
-        """Admit a pod and start its containers. Raises Rejected, as kubelet would say it, and ValueError for a pod that
-        is there."""
+        """Admit a pod and start its containers. Raises PodRejected, as kubelet would say it, and ValueError for a pod
+        that is there."""
         async with self._admitting:
             if pod.key in self.pods:
                 raise ValueError(f"pod {pod.key} already exists: end it first, or use another name")

@@ -235,7 +235,8 @@ def conflict_statuses(
 ) -> Mapping[Part[CdiConflictStatus], CdiConflictStatus]:
     """Part → status, of each file of others that defines a device which is ours to define.
 
-    `ours`: kind → what our file of it holds now. `foreign`: path → document, of the other files of the directory.
+    `own_specs`: kind → what our file of it holds now. `foreign_specs`: path → document, of the other files of the
+    directory.
     """
     found = {kind: each.spec for kind, each in desired_specs(snapshot).items() if each.spec is not None}
     names = {

@@ -24,7 +24,7 @@ def device_node_edits(
 ) -> ContainerEdits:
     """Edits for these nodes, with the groups that a container's processes need to open them (internal/edits/device.go).
 
-    `root`: the host directory whose dev/ has the nodes. `groups`: False for no groups.
+    `root`: the host directory whose dev/ has the nodes. `with_groups`: False for no groups.
     """
     there = tuple(dict.fromkeys(paths))
     known = [numbers[path] for path in there if path in numbers] if with_groups else []

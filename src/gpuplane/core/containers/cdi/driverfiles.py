@@ -30,7 +30,7 @@ EXPECTED_LIBRARY_PREFIXES = ("libnvidia-ml.so.", "libnvidia-ptxjitcompiler.so.")
 
 
 def driver_file_edits(files: DriverFiles, root: str, *, with_sockets: bool = True) -> ContainerEdits:
-    """The driver's files, without links to them. `sockets`: False leaves its sockets out."""
+    """The driver's files, without links to them. `with_sockets`: False leaves its sockets out."""
     shown = [*(DriverFile(path=each.path) for each in files.libraries), *files.files]
     mounts = [_mount(file, root, READ_ONLY_MOUNT_OPTIONS) for file in _sorted_files(shown)]
     if with_sockets:

@@ -36,8 +36,8 @@ class EditExplanation(
 ):
     """One edit of a container.
 
-    `origin`: the names of the devices that it comes from, or a kind if any device of that kind has it. `notes`: its
-    purpose, and edits with the same name that have no effect.
+    `devices_or_kinds`: the names of the devices that it comes from, or a kind if any device of that kind has it.
+    `notes`: its purpose, and edits with the same name that have no effect.
     """
 
     kind: EditKind

@@ -1,15 +1,18 @@
 """What is said of two snapshots that follow each other: each cause once, with its devices, and not its other words."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 
+from gpuplane.core.advertising import offer
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
-from gpuplane.model.config import Settings
+from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, Fact, MachineObserved, StatusChanged
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
-from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import DRIVER, DriverStatus, Status, plugin_part
+from gpuplane.model.pod import PodRef
+from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.status import DRIVER, MPS_SUPERVISOR, DriverStatus, Status, plugin_part
 from gpuplane.model.views import LogSubject, News
 from tests.golden import Golden
 
@@ -65,8 +68,44 @@ def test_one_cause_of_eight_devices_is_one_line(golden: Golden) -> None:
     found = list(said(DrainRequested("", Drain("a move")), DrainRequested("", None)))
 
     all_of_them = LogSubject(devices=ALL, resources=(NAME,))
-    assert subjects(found) == [("warning", all_of_them.but(code="drained")), ("info", all_of_them)]
+    assert subjects(found) == [("info", all_of_them.but(code="drained")), ("info", all_of_them)]
     golden(lines(found))
+
+
+def test_each_reason_is_one_line_of_all_devices_that_have_it(golden: Golden) -> None:
+    """Though some of them have another reason too, which was said before."""
+    pods = [Allocation(NAME, (f"GPU-{n}",), PodRef("default", f"train-{n}", container="main")) for n in range(4)]
+    held = after(AllocationsListed(tuple(pods), 601.0), start=SERVING)
+    mps = Sharing(replicated_resources=(ReplicatedResource(NAME, 4),), strategy="mps")
+    shared = after(ConfigLoaded(Settings(device_list_strategy=("envvar",), sharing=mps)), start=held)
+    ill = after(StatusChanged(MPS_SUPERVISOR, Status("failing", "there is no supervisor")), start=shared)
+
+    found = [*news(held, shared), *news(shared, ill)]
+    assert [each.level for each in found if each.subject.code == "held-as-other-resource"] == ["info"] * 4
+    assert [each.subject.devices for each in found if each.subject.code == "mps-not-serving"] == [ALL]
+    golden(lines(found))
+
+
+def test_what_is_offered_and_not_available_is_counted(golden: Golden) -> None:
+    """With the number of devices, as after a restart of the agent."""
+    drained = [DrainRequested(f"GPU-{n}", Drain("replace fan")) for n in range(6)]
+    known = after(MachineObserved(Machine(gpus=GPUS)), *drained)
+    unsettled = known.but(machine=None)
+    serving = after(*READY, start=unsettled)
+
+    golden(lines(news(unsettled, serving)))
+
+
+def test_a_claim_that_has_a_device_is_no_news() -> None:
+    """Neither when it is prepared, nor when kubelet lists its container, nor when it ends."""
+    pod = PodRef("default", "train", container="main")
+    promised = Allocation("gpu.nvidia.com", ("GPU-1",), granted_at=600.0, claim="default/train-gpu")
+    listed = promised.but(holder=pod, granted_at=0.0)
+    claimed = [SERVING.but(allocations=found) for found in ((promised,), (listed,), ())]
+
+    assert offer(claimed[0]) != offer(SERVING)
+    for before, following in pairwise((SERVING, *claimed)):
+        assert lines(news(before, following)) == []
 
 
 def test_it_is_not_said_again_when_another_call_of_the_driver_fails(golden: Golden) -> None:

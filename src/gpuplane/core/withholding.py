@@ -155,7 +155,7 @@ def _withheld_reason(allocation: Allocation, code: ReasonCode) -> Reason:
     if allocation.claim:
         who = f"{who}, by claim {allocation.claim}," if pod.identifies_pod else f"claim {allocation.claim}"
     text = f"{who} holds the device as {allocation.resource}{WITHHELD_TEXT_BY_CODE[code]} until the pod ends"
-    holder = Holder(resource=allocation.resource, pod=pod)
+    holder = Holder(resource=allocation.resource, pod=pod, claim=allocation.claim)
     return Reason(kind="held", text=text, code=code, holder=holder)
 
 

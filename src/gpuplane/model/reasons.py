@@ -122,10 +122,14 @@ assert set(REASON_CODES) == set(get_args(ReasonCode))
 
 
 class Holder(Value):
-    """Who holds a device: a container, which got it as `resource`. `pod` is unknown while kubelet admits it."""
+    """Who holds a device: a container, which got it as `resource`. `pod` is unknown while kubelet admits it.
+
+    `claim`: "namespace/name" of the claim by which it has it; `resource` is its driver's name then.
+    """
 
     resource: str
     pod: PodRef = PodRef()
+    claim: str = ""
 
 
 class Reason(Value, rename={"faulty_device": "device"}):

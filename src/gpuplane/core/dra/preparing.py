@@ -253,7 +253,7 @@ def _in_use(snapshot: Snapshot, gpu: Gpu, claim: ClaimName) -> Reason | None:
         if any((unit := unit_of(id)) in parts or parents.get(unit) == gpu.uuid for id in allocation.devices):
             who, name = allocation.holder.text, allocation.claim or allocation.resource
             text = f"{who} holds GPU {gpu.uuid} as {name} until the pod ends"
-            holder = Holder(resource=allocation.resource, pod=allocation.holder)
+            holder = Holder(allocation.resource, allocation.holder, allocation.claim)
             return Reason(kind="held", text=text, code="claim-device-in-use", holder=holder)
     return None
 

@@ -2,6 +2,9 @@
 
 A cause is said once with all devices that it concerns, and again where it becomes another, or where devices join or
 leave it. Another wording is nothing new: a driver that fails may fail in another call at each look.
+
+A warning tells of something wrong. A drain, a release of the driver, and a container that holds a device under another
+name are wanted: they are no warning. Of a claim that has a device there is no line, as there is none of a grant.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -21,11 +24,12 @@ from gpuplane.core.health.context import health_context
 from gpuplane.core.partitions.plans import gpus_awaiting_layout
 from gpuplane.core.requests import driver_release_reason, driver_release_requester
 from gpuplane.core.serving import standby_reason
+from gpuplane.core.text import format_count
 from gpuplane.model.config import Config
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CONFIG, DRIVER, KUBELET_LOCK, AnyPart, Statuses
-from gpuplane.model.text import Text, join
+from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason, Resource
 
@@ -193,7 +197,9 @@ def _resource_news(before: Offer, after: Offer, awaiting: Collection[str]) -> It
 
 
 def _count_news(resource: Resource) -> News:
-    return _single_resource_news(resource.name, f"{len(resource.devices)} devices offered")
+    away = sum(bool(_lasting_reasons(each)) for each in resource.devices)
+    offered = f"{format_count(len(resource.devices), 'device')} offered"
+    return _single_resource_news(resource.name, offered + (f", {away} of them not available" if away else ""))
 
 
 def _single_resource_news(name: str, text: str) -> News:
@@ -216,21 +222,27 @@ def _unit_availability_messages(
     before: Mapping[str, OfferedDevice], after: Mapping[str, OfferedDevice]
 ) -> Iterator[tuple[_DeviceMessage, DeviceName]]:
     for unit, device in after.items():
-        now, last = _lasting_reasons(device), _lasting_reasons(before[unit]) if unit in before else ()
-        if now and {each.identity_key for each in now} != {each.identity_key for each in last}:
-            why = join("; ", (each.text for each in now))
-            yield (
-                _DeviceMessage("warning", "not available as ", f": {why}", now[0].part, now[0].code),
-                (unit, device.unit.index),
-            )
-        elif last and not now:
+        now, last = _lasting_reasons(device), _lasting_reasons(before[unit]) if unit in before else {}
+        new = [each for key, each in now.items() if key not in last]
+        for each in new or (now.values() if last.keys() - now.keys() else ()):
+            yield _unavailable_message(each), (unit, device.unit.index)
+        if last and not now:
             yield _DeviceMessage("info", "available again as "), (unit, device.unit.index)
+
+
+def _unavailable_message(reason: Reason) -> _DeviceMessage:
+    level = "warning" if reason.kind == "problem" else "info"
+    return _DeviceMessage(level, "not available as ", f": {reason.text}", reason.part, reason.code)
 
 
 def _first_device_by_unit(resource: Resource) -> Mapping[str, OfferedDevice]:
     return {device.unit.id: device for device in resource.devices}
 
 
-def _lasting_reasons(device: OfferedDevice) -> tuple[Reason, ...]:
-    """The reasons but those that are over in a moment."""
-    return tuple(each for each in device.reasons if each.kind != "waiting")
+def _lasting_reasons(device: OfferedDevice) -> Mapping[tuple[str, ...], Reason]:
+    """The reasons but those that are over in a moment, and but a claim that has the device; each by its identity."""
+    return {each.identity_key: each for each in device.reasons if each.kind != "waiting" and not _is_claim(each)}
+
+
+def _is_claim(reason: Reason) -> bool:
+    return reason.holder is not None and bool(reason.holder.claim)

@@ -24,6 +24,13 @@ def describe_devices(devices: Sequence[DeviceName]) -> str:
     )
 
 
+def describe_part_of(part: Sequence[DeviceName], whole: Sequence[DeviceName]) -> str:
+    """ "2 of 8 GPUs are", "1 of 7 MIG devices is", "1 of 9 devices is"."""
+    nouns = {device_noun(*each) for each in whole}
+    noun = "device" if len(nouns) > 1 else next(iter(nouns))
+    return f"{len(part)} of {format_count(len(whole), noun)} {'is' if len(part) == 1 else 'are'}"
+
+
 def device_noun(uuid: str, index: str) -> str:
     """What people call such a device: "GPU", "MIG device", "device-node device"."""
     kind = kind_of(uuid)

@@ -2,15 +2,31 @@
 
 import pytest
 
+from gpuplane.cli.inspect.lines import lines as tab_separated
 from gpuplane.cli.inspect.page import health_page
 from gpuplane.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import AgentInfo, NodeState
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DriverReleaseRequested, MachineObserved, StatusChanged
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DriverReleaseRequested,
+    MachineObserved,
+    StatusChanged,
+)
 from gpuplane.model.machine import Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, DriverRelease
-from gpuplane.model.status import DRIVER, KUBELET_LOCK, DriverStatus, Part, Status, TurnStatus
+from gpuplane.model.status import (
+    DRIVER,
+    KUBELET_LOCK,
+    MPS_SUPERVISOR,
+    DriverStatus,
+    Part,
+    Status,
+    TurnStatus,
+    plugin_part,
+)
 from tests.cli.inspect.pictures import ABOUT, GPU, MARKED, MISSING, drawn, inspected, picture, profile, shares, ward
 from tests.golden import Golden
 
@@ -21,6 +37,7 @@ SLICES = Settings(
 MEMORY = Settings(
     sharing=Sharing(memory_resources=(MemorySharedResource("nvidia.com/gpu", "nvidia.com/gpu.mem", 1024),))
 )
+WHOLE = "nvidia.com/gpu"
 LONG = "pods and ids, and a reason " * 9
 
 
@@ -116,6 +133,45 @@ def test_a_cause_is_said_once_of_all_its_devices(width: int, golden: Golden) -> 
 
     assert shown.count("libnvidia-ml.so.1") == 1
     golden((line.rstrip() for line in drawn(inspected(NODES["no driver"]), width)), f"{width} columns")
+
+
+def test_each_reason_is_said_once_of_all_its_devices(golden: Golden) -> None:
+    """Whatever else is the matter with some of them; beside the part that it is of."""
+    ids = [gpu.uuid for gpu in profile("l40s").gpus or ()]
+    held = [Allocation(WHOLE, (id,), PodRef.parse(f"ml/train-{n}/main")) for n, id in enumerate(ids[:4])]
+    mps = Sharing(replicated_resources=(ReplicatedResource(WHOLE, 4),), strategy="mps")
+    of = picture(
+        ConfigLoaded(Settings(sharing=mps)),
+        AllocationsListed(tuple(held), 0.0),
+        MachineObserved(profile("l40s")),
+        StatusChanged(plugin_part(WHOLE), Status("ok")),
+        StatusChanged(MPS_SUPERVISOR, Status("failing", MARKED)),
+    )
+    shown = drawn(inspected(of), 300)
+    assert sum(MARKED in line for line in shown) == 2
+    assert sum(MARKED in line for line in drawn(inspected(of), 300, health_page)) == 1
+    golden(line.rstrip() for line in shown)
+
+
+def test_who_holds_what_is_no_longer_offered_is_shown() -> None:
+    """By the id and the name that the container was given: as many as the resource's count says are held."""
+    gpu = (profile("l40s").gpus or ())[7].uuid
+    held = Allocation(WHOLE, (gpu,), PodRef.parse("ml/train/main"))
+    shares = Settings(sharing=Sharing(replicated_resources=(ReplicatedResource(WHOLE, 4),)))
+    whole = inspected(settled("l40s", shares, held))
+
+    [row] = [line.split() for line in drawn(whole, 300) if line.split()[-1:] == ["ml/train"]]
+    assert row == ["7", WHOLE, "held", gpu, "ml/train"]
+    [cells] = [line.split("\t") for line in tab_separated(whole) if "ml/train" in line.split("\t")]
+    assert cells[:6] == ["device", gpu, WHOLE, "held", "", "ml/train"]
+
+
+def test_an_agent_that_is_ready_says_how_much_is_not_given_out(golden: Golden) -> None:
+    """Of a node whose driver is gone nothing is; the agent does its job all the same."""
+    served = StatusChanged(plugin_part(WHOLE), Status("ok"))
+    looked = (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(profile("l40s")), served)
+    golden(drawn(inspected(picture(*looked)), 300)[0], "all are given out")
+    golden(drawn(inspected(picture(*looked, MachineObserved(MISSING))), 300)[0], "none is")
 
 
 def test_parts_that_fail_come_first() -> None:

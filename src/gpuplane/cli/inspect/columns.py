@@ -24,7 +24,9 @@ Cells = Mapping[str, str]
 
 STYLES = {
     **dict.fromkeys(("healthy", "ok"), "green"),
-    **dict.fromkeys(("suspect", "degraded", "drained", "probing", "withheld", "not offered", "waiting"), "yellow"),
+    **dict.fromkeys(
+        ("suspect", "degraded", "drained", "probing", "withheld", "held", "not offered", "waiting"), "yellow"
+    ),
     **dict.fromkeys(("unhealthy", "absent", "failing"), "red"),
 }
 """The words that say how something stands."""

@@ -6,9 +6,11 @@ docs/inspect.md has the cells. One may come to be added at the end of a line; em
 from collections.abc import Iterator
 
 from gpuplane.cli.inspect.rows import (
+    HELD,
     ending,
     gib,
     held_by,
+    held_otherwise,
     holders,
     lasting,
     model,
@@ -51,6 +53,9 @@ def _device(device: Device) -> Iterator[str]:
     stands = state(device)
     for id in device.ids:
         yield _line("device", id.id, device.resource, stands, device.reason, names.get(id.id, ""), *known)
+    for holder, left in held_otherwise(device) if device.ids else ():
+        for held_id in left:
+            yield _line("device", held_id, holder.resource, HELD, "", held_by(holder), *known)
     if not device.ids and stands != "healthy":
         held = ", ".join(dict.fromkeys(map(held_by, device.holders or ())))
         name = device.uuid or f"GPU {device.index}"

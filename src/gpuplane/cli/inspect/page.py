@@ -22,6 +22,7 @@ from gpuplane.cli.inspect.rows import (
     until,
 )
 from gpuplane.core.commands import INSPECT_HEALTH, command_line, unusual_state_dir
+from gpuplane.core.devicenames import describe_part_of
 from gpuplane.core.text import format_count
 from gpuplane.model.inspection import Inspection, Resource
 from gpuplane.model.machine import NVIDIA_GPU
@@ -128,9 +129,19 @@ def _machine(whole: Inspection) -> Iterator[str]:
 def _ready(whole: Inspection) -> str:
     stands = "in standby, " if whole.agent.mode == "standby" else ""
     if whole.ready:
-        return f"{stands}ready"
-    said_below = whole.waiting and whole.agent.mode == "serving"  # nothing is advertised, for the same reason
-    return f"{stands}not ready" if said_below else f"{stands}not ready: {whole.not_ready}"
+        return f"{stands}ready{_not_given_out(whole)}"
+    if whole.waiting and whole.agent.mode == "serving":  # nothing is advertised, for the same reason
+        return f"{stands}not ready"
+    codes = {reason.code for device in whole.devices for reason in device.reasons}
+    said_below = whole.not_ready_code in codes or whole.not_ready_code == "no-device-available"
+    return f"{stands}not ready: {whole.not_ready_code if said_below else whole.not_ready}"
+
+
+def _not_given_out(whole: Inspection) -> str:
+    """How many devices are not, for the agent may be ready while none is; "" where all are."""
+    units = [each for each in whole.devices if each.resource or each.reasons]
+    away = [(each.uuid, each.index) for each in units if each.reasons]
+    return f"; {describe_part_of(away, [(each.uuid, each.index) for each in units])} not given out" if away else ""
 
 
 def _notes(whole: Inspection, width: int) -> Lines:

@@ -1,16 +1,21 @@
 """The rows of an inspection, for every form in which it is read: ids that stand alike, and causes, are together."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import groupby
 
 from gpuplane.cli.times import span
+from gpuplane.core.availability import CLEARED_BY_TEXT_BY_KIND
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.shares import unit_of
 from gpuplane.model.inspection import Device, Holder, Inspection, Kind, Release
 from gpuplane.model.pod import ADMITTED_TEXT
+from gpuplane.model.status import DRIVER
 from gpuplane.model.text import Text, group_by_key
 from gpuplane.model.value import Value
+
+HELD = "held"
+"""The state of an id that a container holds and that is no longer offered."""
 
 
 class Row(Value):
@@ -58,9 +63,15 @@ def _shares(device: Device, first: Row) -> Iterator[Row]:
     names = holders(device)
     for n, (holder, run) in enumerate(groupby((each.id for each in device.ids), key=lambda id: names.get(id, ""))):
         ids = list(run)
-        more = f"…{ids[-1].removeprefix(f'{unit_of(ids[0])}::')}" if len(ids) > 1 else ""
         row = first if n == 0 else first.but(model="", memory="")
-        yield row.but(device=ids[0] + more, held_by=holder)
+        yield row.but(device=_span(ids), held_by=holder)
+    for holding, left in held_otherwise(device):
+        row = first.but(model="", memory="", resource=holding.resource, state=HELD)
+        yield row.but(device=_span(left), held_by=held_by(holding))
+
+
+def _span(ids: Sequence[str]) -> str:
+    return ids[0] + (f"…{ids[-1].removeprefix(f'{unit_of(ids[0])}::')}" if len(ids) > 1 else "")
 
 
 def _unnamed(device: Device, whole: Inspection) -> str:
@@ -77,6 +88,14 @@ def state(device: Device) -> str:
 def holders(device: Device) -> dict[str, str]:
     """Id → who holds it."""
     return {id: held_by(each) for each in device.holders or () if each.resource == device.resource for id in each.ids}
+
+
+def held_otherwise(device: Device) -> Iterator[tuple[Holder, tuple[str, ...]]]:
+    """Who holds ids of a device that are no longer offered, or not under that name; and these ids."""
+    offered = {each.id for each in device.ids}
+    for each in device.holders or ():
+        if left := tuple(id for id in each.ids if each.resource != device.resource or id not in offered):
+            yield each, left
 
 
 def held_by(holder: Holder) -> str:
@@ -102,11 +121,24 @@ def causes(whole: Inspection) -> Iterator[Cause]:
     if node.state != "healthy":
         yield Cause((), node.state, node.reason, node.since, node.until, node.ends, node.advice)
     unwell = (each for each in whole.devices if each.state != "healthy")
-    alike = group_by_key(((state(each), each.reason, each.ends, each.advice), each) for each in unwell)
+    alike = group_by_key((key, each) for each in unwell for key in _device_causes(each))
     for (stands, reason, ends, advice), devices in alike:
         since = min((each.since for each in devices if each.since), default=None)
         until = max((each.until for each in devices if each.until), default=None)
         yield Cause(tuple(devices), stands, reason, since, until, ends, advice)
+
+
+def _device_causes(device: Device) -> Iterator[tuple[str, Text, Text, Text]]:
+    """(state, reason, what ends it, what to do) of each thing that is said of a device: where no fault is told beside,
+    of each reason why it is withheld, for others may have the same. The advice is about the first part that fails."""
+    if device.state != "withheld" or device.code:
+        yield state(device), device.reason, device.ends, device.advice
+        return
+    failing = (each for each in device.reasons if each.kind == "problem" and each.part not in ("", DRIVER.name))
+    advised = next(failing, None)
+    for each in device.reasons:
+        ends = CLEARED_BY_TEXT_BY_KIND.get(each.kind, "")
+        yield state(device), each.reason, ends, device.advice if each is advised else ""
 
 
 def uncounted_beside_waiting(whole: Inspection) -> Iterator[Kind]:

@@ -173,10 +173,12 @@ def _with_parent_health(
     surroundings = sorted(not_healthy, key=_severity_rank, reverse=True)
     if device.device == NODE_RECORD_KEY or not surroundings:
         return device
-    theirs: list[Text] = [f"fault of {_surroundings_name(each)}: {each.code or each.reason}" for each in surroundings]
+    theirs = [_describe_surroundings(each) for each in surroundings]
     worst, own = surroundings[0], [device.reason] if device.reason else []
     if _severity_rank(worst) <= _severity_rank(device):
         return device.but(reason=join("; ", [*own, *theirs]))
+    if device.state == "drained":
+        own = [f"drained: {device.reason}"]
     return worst.but(
         device=device.device,
         index=device.index,
@@ -187,10 +189,14 @@ def _with_parent_health(
     )
 
 
-def _surroundings_name(health: DeviceHealth) -> str:
-    if health.index:
-        return f"GPU {health.index}"
-    return "the node" if health.device == NODE_RECORD_KEY else describe_devices([(health.device, "")])
+def _describe_surroundings(health: DeviceHealth) -> Text:
+    """What a device's GPU, node or kind adds to its reason: a fault, or a drain."""
+    name = f"GPU {health.index}" if health.index else describe_devices([(health.device, "")])
+    if health.device == NODE_RECORD_KEY:
+        name = "the node"
+    if health.state == "drained":
+        return f"{name} is drained: {health.reason}"
+    return f"fault of {name}: {health.code or health.reason}"
 
 
 def _severity_rank(health: DeviceHealth) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from gpuplane.core import lookup, requests
 from gpuplane.core.advertising import missing_information_reason
 from gpuplane.core.availability import availability, devices_by_reason
-from gpuplane.core.devicenames import DeviceName, describe_devices, device_noun
+from gpuplane.core.devicenames import DeviceName, describe_devices, describe_part_of
 from gpuplane.core.health import devicehealth, reasons
 from gpuplane.core.health.absence import ABSENT_CODE
 from gpuplane.core.kinds.nvidia.gpu import GPU
@@ -161,7 +161,8 @@ def _reason_texts(units: tuple[Availability, ...], found: Iterable[tuple[DeviceN
         if reason.kind != "degraded" and reason.code != ABSENT_CODE
     ]
     if out := [each for each in units if each.reasons]:
-        yield f"{_describe_unavailable_count(out, units)} not given out: {'; '.join(against)}"
+        count = describe_part_of(_names(out), _names(units))
+        yield f"{count} not given out: {'; '.join(against)}"
     else:
         yield from against
     if slight := [
@@ -179,11 +180,8 @@ def _condition_severity_rank(reason: Reason, device: DeviceName) -> int:
     return CONDITION_REASONS_WORST_FIRST.index(worst) if worst else len(CONDITION_REASONS_WORST_FIRST)
 
 
-def _describe_unavailable_count(unavailable: list[Availability], all_units: tuple[Availability, ...]) -> str:
-    """ "2 of 8 GPUs are", "1 of 7 MIG devices is", "1 of 9 devices is"."""
-    kinds = {device_noun(each.device, each.index) for each in all_units}
-    what = "device" if len(kinds) > 1 else next(iter(kinds))
-    return f"{len(unavailable)} of {format_count(len(all_units), what)} {'is' if len(unavailable) == 1 else 'are'}"
+def _names(units: Iterable[Availability]) -> list[DeviceName]:
+    return [(each.device, each.index) for each in units]
 
 
 def _no_problem_texts(

@@ -15,6 +15,7 @@ INSPECT: Command = ("gpuplane", "inspect")
 INSPECT_HEALTH: Command = ("gpuplane", "inspect", "health")
 RESTORE: Command = ("gpuplane", "health", "restore", "DEVICE")
 TAKE: Command = ("gpuplane", "driver", "take")
+WITHDRAW: Command = ("gpuplane", "mig", "withdraw")
 
 
 def unusual_state_dir(directory: str) -> str:

@@ -56,10 +56,12 @@ class Driver(Shown):
 
 
 class Release(Shown):
-    """The driver is released. `until` None: as long as the Node's annotation requests it."""
+    """The driver is released. `until` None: as long as the Node object requests it. `withdraw`: what ends that, for
+    people."""
 
     reason: Text
     until: datetime | None
+    withdraw: Text
 
 
 class RequestedLayouts(Shown):

@@ -78,8 +78,8 @@ def test_how_containers_are_given_devices_is_shown_with_the_reason(golden: Golde
 def test_a_release_is_shown_with_its_end(golden: Golden) -> None:
     of = shares("x", DriverReleaseRequested(DriverRelease(until=350.0, reason="reset")))
 
-    [[left, reason]] = cells(of, "release")
-    assert reason == "reset"
+    [[left, reason, withdraw]] = cells(of, "release")
+    assert (reason, withdraw) == ("reset", "gpuplane driver take")
     golden(left)
 
 

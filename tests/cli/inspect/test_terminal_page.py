@@ -4,16 +4,27 @@ import pytest
 
 from gpuplane.cli.inspect.lines import lines as tab_separated
 from gpuplane.cli.inspect.page import health_page
-from gpuplane.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import (
+    MemorySharedResource,
+    NodeObjectRequests,
+    PartitionSettings,
+    ReplicatedResource,
+    Settings,
+    Sharing,
+)
 from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import (
     AllocationsListed,
     ConfigLoaded,
+    DrainRequested,
     DriverReleaseRequested,
+    LayoutRequested,
     MachineObserved,
+    NodeRequestsChanged,
     StatusChanged,
 )
 from gpuplane.model.machine import Machine
+from gpuplane.model.partitions import LayoutRequest
 from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, DriverRelease
@@ -172,6 +183,21 @@ def test_an_agent_that_is_ready_says_how_much_is_not_given_out(golden: Golden) -
     looked = (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(profile("l40s")), served)
     golden(drawn(inspected(picture(*looked)), 300)[0], "all are given out")
     golden(drawn(inspected(picture(*looked, MachineObserved(MISSING))), 300)[0], "none is")
+
+
+def test_each_standing_request_is_shown_with_what_ends_it(golden: Golden) -> None:
+    """A release of the driver, a drain, and a layout; by a command that reaches this agent, or on the Node object."""
+    by_hand = shares(
+        "fan",
+        DriverReleaseRequested(DriverRelease(until=350.0, reason="reset")),
+        LayoutRequested(LayoutRequest(name="seven", layouts={})),
+    )
+    node = NodeObjectRequests(driver_release_reason="upgrade", drain_reasons={"0": "move"}, mig_config="seven")
+    follows = Settings(partitions=PartitionSettings(follow_label=True))
+    on_node = shares("fan", ConfigLoaded(follows), DrainRequested(f"{GPU}0", None), NodeRequestsChanged(node))
+    for name, of in {"by command": by_hand, "on the Node object": on_node}.items():
+        shown = drawn(inspected(of.but(snapshot=of.snapshot.but(state_dir="/srv/two words"))), 300)
+        golden((line for line in shown if "To end this: " in line or "It ends " in line), name)
 
 
 def test_parts_that_fail_come_first() -> None:

@@ -35,7 +35,7 @@ def lines(whole: Inspection) -> Iterator[str]:
     if whole.waiting:
         yield _line("waiting", whole.waiting)
     if whole.release is not None:
-        yield _line("release", until(whole, whole.release), whole.release.reason)
+        yield _line("release", until(whole, whole.release), whole.release.reason, whole.release.withdraw)
     if whole.layouts is not None:
         yield _line("layouts", whole.layouts.config, whole.layouts.state, whole.layouts.reason, whole.layouts.withdraw)
     if strategy is not None:

@@ -62,6 +62,8 @@ def page(whole: Inspection, width: int, state_dir: str = "") -> Lines:
         yield Text()
         for cause in found:
             yield from _cause(cause, width)
+            if cause.state == "drained" and cause.ends:
+                yield from paragraph(f"It ends {ending(whole, cause.ends, cause.until)}", width, 2, 4)
     if any(cause.ends or cause.advice for cause in found):
         yield from _styled(paragraph(f"How to repair it: {command_line(INSPECT_HEALTH, state_dir)}", width), "dim")
     if whole.resources:
@@ -153,7 +155,8 @@ def _notes(whole: Inspection, width: int) -> Lines:
     for kind in uncounted_beside_waiting(whole):
         yield from _styled(paragraph(f"{kind.name} devices are not counted: {kind.reason}", width), "yellow")
     if whole.release is not None:
-        note = f"The driver is released {until(whole, whole.release)}: {whole.release.reason}"
+        release = whole.release
+        note = f"The driver is released {until(whole, release)}: {release.reason}. To end this: {release.withdraw}"
         yield from _styled(paragraph(note, width), "yellow")
     if whole.layouts is not None:
         asked = whole.layouts

@@ -16,6 +16,7 @@ from gpuplane.cli.mig.site import open_site
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import fail, say
 from gpuplane.cli.times import Duration
+from gpuplane.core.commands import WITHDRAW, command_line, unusual_state_dir
 from gpuplane.core.text import format_json, join_first_names
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import LayoutRequest
@@ -100,7 +101,8 @@ def follow(
         for gpu in outcome.gpus:
             if gpu.state != "done":
                 say(f"{gpu.reason}", err=True)
-        more = "; the agent goes on, until gpuplane mig withdraw" if outcome.goes_on else ""
+        withdraw = command_line(WITHDRAW, unusual_state_dir(str(there.state_dir)))
+        more = f"; the agent goes on, until {withdraw}" if outcome.goes_on else ""
         fail(f"{outcome.problem or f'{outcome.config} is not applied to all GPUs'}{more}")
     sys.exit(not outcome.done)
 

@@ -7,6 +7,7 @@ from typing import Literal
 from gpuplane.core.advertising import missing_kind_reasons
 from gpuplane.core.allocations import distinct_allocations
 from gpuplane.core.availability import device_health_with_availability
+from gpuplane.core.commands import TAKE, WITHDRAW, command_line
 from gpuplane.core.containers.strategy import decision_if_inputs_known
 from gpuplane.core.partitions.desired import MIG_LABEL, requested_name
 from gpuplane.core.partitions.standing import partitions_progress
@@ -62,7 +63,7 @@ def _inspect(state: NodeState, agent: AgentInfo, clock: Clock) -> Inspection:
         not_ready_code=why.code if why is not None else "",
         waiting=state.offer.waiting_reason,
         waiting_code=state.offer.waiting_code,
-        release=_driver_release(snapshot, clock),
+        release=_driver_release(snapshot, agent.node, clock),
         layouts=_requested_layouts(snapshot, agent.node),
         driver=_inspect_driver(snapshot),
         device_list_strategy=_device_list_strategy(snapshot),
@@ -96,15 +97,21 @@ def _inspect_agent(snapshot: Snapshot, agent: AgentInfo, clock: Clock) -> Agent:
     )
 
 
-def _driver_release(snapshot: Snapshot, clock: Clock) -> Release | None:
+def _driver_release(snapshot: Snapshot, node: str, clock: Clock) -> Release | None:
     why, release = driver_release_reason(snapshot), snapshot.ledger.release
-    return Release(reason=why, until=clock.to_utc_or_none(release.until if release else None)) if why else None
+    if not why:
+        return None
+    if release is not None:
+        return Release(why, clock.to_utc(release.until), command_line(TAKE, snapshot.state_dir))
+    annotation = command_line(("kubectl", "annotate", "node", node or "NODE", "gpuplane.io/driver-release-"))
+    return Release(why, None, f"{annotation}, or remove the label nvidia.com/gpu.deploy.device-plugin if that is set")
 
 
 def _requested_layouts(snapshot: Snapshot, node: str) -> RequestedLayouts | None:
     label, request = requested_name(snapshot), snapshot.ledger.layout_request
     if not label and request is None:
         return None
+    label_command = ("kubectl", "label", "node", node or "NODE", f"{MIG_LABEL}-")
     progress = partitions_progress(snapshot)
     left = [each.reason for each in progress.gpus if each.state != "done"] if progress is not None else []
     return RequestedLayouts(
@@ -112,7 +119,7 @@ def _requested_layouts(snapshot: Snapshot, node: str) -> RequestedLayouts | None
         requested_by="label" if label else "command",
         state=mig_state(progress) if progress is not None else "pending",
         reason=join("; ", [progress.problem] if progress is not None and progress.problem else left),
-        withdraw=f"kubectl label node {node} {MIG_LABEL}-" if label else "gpuplane mig withdraw",
+        withdraw=command_line(label_command if label else WITHDRAW, snapshot.state_dir),
     )
 
 

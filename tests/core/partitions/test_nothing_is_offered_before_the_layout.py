@@ -122,10 +122,10 @@ def test_a_layout_that_fails_is_not_waited_for() -> None:
 
 
 def test_the_log_says_once_what_came_to_be_offered() -> None:
-    """Not a line for each instance."""
-    snapshot, said = node(an_a100(0)), list[str]()
-    for count in range(1, 8):
+    """Not a line for each instance, nor one of each GPU that has no MIG devices yet."""
+    snapshot, said = node(an_a100(0, enabled=False)), list[str]()
+    for count in range(8):
         following = after(snapshot, MachineObserved(Machine(gpus=(an_a100(0, *FULL[:count]),))))
         said += [f"{each.about}: {each.text}" for each in news(snapshot, following)]
         snapshot = following
-    assert said == [f"{SMALL}: 7 devices offered"]
+    assert said == ["nvidia.com/gpu: no longer offered", f"{SMALL}: 7 devices offered"]

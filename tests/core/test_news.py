@@ -6,13 +6,13 @@ from itertools import pairwise
 from gpuplane.core.advertising import offer
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
-from gpuplane.model.config import ReplicatedResource, Settings, Sharing
+from gpuplane.model.config import DraSettings, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, Fact, MachineObserved, StatusChanged
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.status import DRIVER, MPS_SUPERVISOR, DriverStatus, Status, plugin_part
+from gpuplane.model.status import DRIVER, MPS_SUPERVISOR, SLICES, DriverStatus, SlicesStatus, Status, plugin_part
 from gpuplane.model.views import LogSubject, News
 from tests.golden import Golden
 
@@ -106,6 +106,19 @@ def test_a_claim_that_has_a_device_is_no_news() -> None:
     assert offer(claimed[0]) != offer(SERVING)
     for before, following in pairwise((SERVING, *claimed)):
         assert lines(news(before, following)) == []
+
+
+def test_that_gpus_are_offered_twice_is_said_once_when_it_begins(golden: Golden) -> None:
+    """Not of each list, each claim and each slice that follows; and not where no slice is published."""
+    dra = Settings(device_list_strategy=("envvar",), dra=DraSettings(enabled=True))
+    config, looked = ConfigLoaded(dra), MachineObserved(Machine(gpus=(*GPUS[:7], GPUS[7].but(mig=Mig(enabled=True)))))
+    published = StatusChanged(SLICES, SlicesStatus("ok", published=("n1-gpu.nvidia.com-gpu-0",)))
+    more = StatusChanged(SLICES, SlicesStatus("failing", "away", published=("n1-gpu.nvidia.com-gpu-1",)))
+
+    assert [each for each in said(config, looked) if each.subject.part == SLICES.name] == []
+    found = [each for each in said(config, looked, published, ill("x", (0,)), more) if each.subject.devices == ALL[:7]]
+    assert [(each.level, each.subject.part) for each in found] == [("warning", SLICES.name)]
+    golden(lines(found))
 
 
 def test_it_is_not_said_again_when_another_call_of_the_driver_fails(golden: Golden) -> None:

@@ -230,6 +230,7 @@ class Inspection(Shown):
     resources: tuple[Resource, ...]
     devices: tuple[Device, ...]
     not_offered: tuple[NotOffered, ...]
+    offered_twice: tuple[str, ...]  # UUIDs of GPUs that the device plugin offers and ResourceSlices publish
     parts: tuple[PartStatus, ...]
 
 

@@ -5,6 +5,7 @@ import pytest
 from gpuplane.cli.inspect.lines import lines as tab_separated
 from gpuplane.cli.inspect.page import health_page
 from gpuplane.model.config import (
+    DraSettings,
     MemorySharedResource,
     NodeObjectRequests,
     PartitionSettings,
@@ -34,10 +35,12 @@ from gpuplane.model.status import (
     MPS_SUPERVISOR,
     DriverStatus,
     Part,
+    SlicesStatus,
     Status,
     TurnStatus,
     plugin_part,
 )
+from gpuplane.model.status import SLICES as SLICES_PART
 from tests.cli.inspect.pictures import ABOUT, GPU, MARKED, MISSING, drawn, inspected, picture, profile, shares, ward
 from tests.golden import Golden
 
@@ -198,6 +201,22 @@ def test_each_standing_request_is_shown_with_what_ends_it(golden: Golden) -> Non
     for name, of in {"by command": by_hand, "on the Node object": on_node}.items():
         shown = drawn(inspected(of.but(snapshot=of.snapshot.but(state_dir="/srv/two words"))), 300)
         golden((line for line in shown if "To end this: " in line or "It ends " in line), name)
+
+
+def test_gpus_that_are_offered_twice_are_named(golden: Golden) -> None:
+    """Those of the device plugin that are in slices: a GPU in MIG mode is in none."""
+    known = (AllocationsListed((), 0.0), MachineObserved(profile("a100-mig")))
+    both = Settings(mig_strategy="mixed", dra=DraSettings(enabled=True))
+    published = StatusChanged(SLICES_PART, SlicesStatus("ok", published=("slice",)))
+    whole = inspected(picture(ConfigLoaded(both), *known, published))
+    assert whole.offered_twice == tuple(gpu.uuid for gpu in profile("a100-mig").gpus or () if not gpu.mig_enabled)
+    assert [line.split("\t")[1] for line in tab_separated(whole) if line.startswith("twice")] == [
+        ",".join(whole.offered_twice)
+    ]
+    golden(line for line in drawn(whole, 300) if "ResourceSlices" in line)
+    for settings in (both, both.but(dra=DraSettings())):
+        facts = (published,) if not settings.dra.enabled else ()
+        assert inspected(picture(ConfigLoaded(settings), *known, *facts)).offered_twice == ()
 
 
 def test_parts_that_fail_come_first() -> None:

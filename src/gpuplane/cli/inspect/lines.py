@@ -18,6 +18,7 @@ from gpuplane.cli.inspect.rows import (
     uncounted_beside_waiting,
     until,
 )
+from gpuplane.core.dra.twice import OFFERED_TWICE_TEXT
 from gpuplane.core.text import tab_separated
 from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.text import Text
@@ -42,6 +43,8 @@ def lines(whole: Inspection) -> Iterator[str]:
         yield _line("strategy", ",".join(strategy.strategies), strategy.reason)
     for kind in uncounted_beside_waiting(whole):
         yield _line("kind", kind.name, "not counted", kind.reason)
+    if whole.offered_twice:
+        yield _line("twice", ",".join(whole.offered_twice), OFFERED_TWICE_TEXT)
     for device in whole.devices:
         yield from _device(device)
     for part in whole.parts:

@@ -16,6 +16,7 @@ from gpuplane.cli.inspect.rows import (
     gib,
     lasting,
     names,
+    offered_twice,
     rows,
     state,
     uncounted_beside_waiting,
@@ -23,6 +24,7 @@ from gpuplane.cli.inspect.rows import (
 )
 from gpuplane.core.commands import INSPECT_HEALTH, command_line, unusual_state_dir
 from gpuplane.core.devicenames import describe_part_of
+from gpuplane.core.dra.twice import OFFERED_TWICE_TEXT
 from gpuplane.core.text import format_count
 from gpuplane.model.inspection import Inspection, Resource
 from gpuplane.model.machine import NVIDIA_GPU
@@ -158,6 +160,9 @@ def _notes(whole: Inspection, width: int) -> Lines:
         release = whole.release
         note = f"The driver is released {until(whole, release)}: {release.reason}. To end this: {release.withdraw}"
         yield from _styled(paragraph(note, width), "yellow")
+    if twice := offered_twice(whole):
+        are = "are" if len(whole.offered_twice) > 1 else "is"
+        yield from _styled(paragraph(f"{twice} {are} {OFFERED_TWICE_TEXT}", width), "yellow")
     if whole.layouts is not None:
         asked = whole.layouts
         why = f": {asked.reason}" if asked.reason else ""

@@ -152,6 +152,12 @@ def names(cause: Cause) -> str:
     return describe_devices(named) if named else "The node"
 
 
+def offered_twice(whole: Inspection) -> str:
+    """The GPUs that are offered twice, in words; "" for none."""
+    named = [(each.uuid, each.index) for each in whole.devices if each.uuid in whole.offered_twice]
+    return describe_devices(named) if named else ""
+
+
 def until(whole: Inspection, release: Release) -> str:
     """For how long the driver is still let go of."""
     if release.until is None:

@@ -18,6 +18,7 @@ from gpuplane.core.advertising import (
 from gpuplane.core.commands import INSPECT, command_line
 from gpuplane.core.containers import strategy
 from gpuplane.core.devicenames import DeviceName, describe_devices, device_uuids_or_indices
+from gpuplane.core.dra.twice import OFFERED_TWICE_TEXT, gpus_offered_twice
 from gpuplane.core.health import devicehealth
 from gpuplane.core.health.absence import ABSENT_CODE
 from gpuplane.core.health.context import health_context
@@ -28,7 +29,7 @@ from gpuplane.core.text import format_count
 from gpuplane.model.config import Config
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import CONFIG, DRIVER, KUBELET_LOCK, AnyPart, Statuses
+from gpuplane.model.status import CONFIG, DRIVER, KUBELET_LOCK, SLICES, AnyPart, Statuses
 from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason, Resource
@@ -59,6 +60,9 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         )
         yield from _waiting_news(before, after)
         yield from _resource_news(old, new, awaited | awaits)
+    if (twice := gpus_offered_twice(after)) and not gpus_offered_twice(before):
+        subject = LogSubject(part=SLICES.name, devices=device_uuids_or_indices(twice))
+        yield News("warning", _describe_news_devices(twice), OFFERED_TWICE_TEXT, subject)
     if awaited and not awaits and not standby_reason(after):
         yield from (_count_news(each) for each in new.resources)
 

@@ -9,6 +9,7 @@ from gpuplane.core.allocations import distinct_allocations
 from gpuplane.core.availability import device_health_with_availability
 from gpuplane.core.commands import TAKE, WITHDRAW, command_line
 from gpuplane.core.containers.strategy import decision_if_inputs_known
+from gpuplane.core.dra.twice import gpus_offered_twice
 from gpuplane.core.partitions.desired import MIG_LABEL, requested_name
 from gpuplane.core.partitions.standing import partitions_progress
 from gpuplane.core.reports.inspection.clock import CLOCK_WITH_BOOT_AT_EPOCH, Clock
@@ -71,6 +72,7 @@ def _inspect(state: NodeState, agent: AgentInfo, clock: Clock) -> Inspection:
         resources=tuple(_inspect_resources(state)),
         devices=inspect_devices(state, stand, clock),
         not_offered=tuple(_inspect_not_offered(state)),
+        offered_twice=tuple(uuid for uuid, _ in gpus_offered_twice(snapshot)),
         parts=tuple(_inspect_parts(snapshot, clock)),
     )
 

@@ -175,7 +175,7 @@ async def test_a_list_of_fields_is_followed(tmp_path: Path) -> None:
         await kubelet.until_capacity(GPU, 3, 3)
         page = await site.until(lambda page: "DCGM_FI_DEV_GPU_UTIL" in page)
         assert [name for name in page if name.startswith("DCGM_")] == ["DCGM_FI_DEV_GPU_UTIL"]
-        await agent.until_says("WARNING", "counters file", "counters.csv:2", "DCGM_FI_DEV_NONSENSE")
+        await agent.until_says("WARNING", "counters file", "counters.csv", "line 2: DCGM_FI_DEV_NONSENSE")
         assert standing(page) == "ok"
         counters.write_text(dcgmlists.DEFAULT)
         page = await site.until(lambda page: "DCGM_FI_DEV_FB_USED" in page)

@@ -4,9 +4,11 @@ import pytest
 
 from gpuplane.core.strict import InvalidInput
 from gpuplane.core.telemetry.counters import (
+    ADVICE,
     DEFAULT_COUNTERS,
     FIELDS_BY_FORMER_NAME,
     LONGEST_ROW,
+    MAX_LINES,
     MOST_WARNINGS,
     SHOWN_FIELDS,
     ParsedCounters,
@@ -15,6 +17,7 @@ from gpuplane.core.telemetry.counters import (
 from gpuplane.model.telemetry import SAMPLED_FIELDS
 from tests.core.telemetry import dcgmlists
 
+MORE_ROWS = MAX_LINES - 8
 LIST = """\
 # Format
 # DCGM FIELD, Prometheus metric type, help message
@@ -81,8 +84,10 @@ def test_every_list_that_they_ship_is_served(name: str) -> None:
         row for row in rows if row[0] not in NOT_SHOWN[name]
     ]
     lines = [number for number, (field, _, _) in enumerate(rows, 1) if field in NOT_SHOWN[name]]
-    assert [f"{each}".split(" ")[0] for each in found.warnings] == [f"counters.csv:{number}:" for number in lines]
-    assert [f"{each}".split(" ")[1] for each in found.warnings] == NOT_SHOWN[name]
+    told = [f"{each}".split(" ") for each in found.warnings if f"{each}".startswith("line ")]
+    assert [each[1:3] for each in told] == [
+        [f"{line}:", field] for line, field in zip(lines, NOT_SHOWN[name], strict=True)
+    ]
 
 
 def test_a_list_of_theirs_may_list_fields_twice() -> None:
@@ -90,7 +95,7 @@ def test_a_list_of_theirs_may_list_fields_twice() -> None:
     found = parse(dcgmlists.OF_1_X_LATER)
 
     assert len(found.counters) == 20
-    assert [f"{each}".partition(" ")[2] for each in found.warnings] == [
+    assert [f"{each}".partition(": ")[2] for each in found.warnings] == [
         f"dcgm_fi_prof_pcie_{way}_bytes is listed twice; the first row counts" for way in ("tx", "rx")
     ]
 
@@ -122,9 +127,6 @@ def test_what_dcgm_exporter_takes_is_taken(row: str, kind: str, help: str) -> No
     [
         ("DCGM_FI_DEV_SM_CLOK, gauge, x", "did you mean DCGM_FI_DEV_SM_CLOCK?"),
         ("dcgm_gpu_utilisation, gauge, x", "did you mean dcgm_gpu_utilization?"),
-        ("DCGM_FI_PROF_SM_CYCLES_ELAPSED, gauge, x", "without DCGM"),
-        ("DCGM_EXP_XID_ERRORS_COUNT, counter, x", "gpuplane_fault_events_total"),
-        ("DCGM_FI_DEV_NVLINK_BANDWIDTH_L17, counter, x", "gpuplane_nvlink_transmit_bytes_total"),
         ("DCGM_FI_DEV_GPU_TEMP, Gauge, x", "'Gauge'"),
         ("DCGM_FI_DRIVER_VERSION, gauge, x", "is a text"),
         ("DCGM_FI_DEV_GPU_TEMP", "field, type, help"),
@@ -147,20 +149,32 @@ def test_a_row_that_cannot_be_served_is_a_warning_with_its_line(row: str, named:
 
     assert [each.name for each in found.counters[4:]] == ["DCGM_FI_DEV_FB_FREE"]
     [warning] = found.warnings
-    assert f"{warning}".startswith("counters.csv:9: ")
+    assert f"{warning}".startswith("line 9: ")
     assert named in f"{warning}"
     assert warning.isprintable()
     assert len(warning) < 300
 
 
+def test_what_to_do_is_said_once() -> None:
+    """Behind the rows that it is about, and only where a row is not shown at all."""
+    fields = ("DCGM_EXP_XID_ERRORS_COUNT", "DCGM_EXP_P2P_STATUS", "DCGM_FI_DEV_NVLINK_BANDWIDTH_L17")
+    found = parse(LIST + "".join(f"{field}, gauge, x\n" for field in (*fields, *fields)) + "DCGM_FI_PROF_SM_ACTIVE,,\n")
+
+    assert [each for each in found.warnings if not f"{each}".startswith("line ")] == [
+        ADVICE["DCGM_EXP_"],
+        ADVICE["DCGM_FI_DEV_NVLINK_BANDWIDTH_L"],
+    ]
+    assert len(found.warnings) == 2 * len(fields) + 1 + 2
+
+
 @pytest.mark.parametrize("row", ["DCGM_FI_DEV_SM_CLOCK, gauge, x", "DCGM_FI_DEV_SM_CLOCX, gauge, x", 'x, "'])
 def test_of_many_rows_that_cannot_be_served_some_are_named(row: str) -> None:
     """And the others are counted; no spelling is looked up for these."""
-    found = parse(LIST + f"{row}\n" * 100_000)
+    found = parse(LIST + f"{row}\n" * (MORE_ROWS))
 
     assert len(found.counters) == 4
     assert len(found.warnings) == MOST_WARNINGS + 1
-    assert f"{found.warnings[-1]}".startswith(f"{100_000 - MOST_WARNINGS} further rows")
+    assert f"{found.warnings[-1]}".startswith(f"{MORE_ROWS - MOST_WARNINGS} further rows")
 
 
 @pytest.mark.parametrize(
@@ -168,9 +182,11 @@ def test_of_many_rows_that_cannot_be_served_some_are_named(row: str) -> None:
     [
         (b"", "no row that can be served"),
         (b"# only a comment\n", "no row that can be served"),
-        (b"DCGM_FI_DEV_NONSENSE, gauge, x\n", "counters.csv:1: DCGM_FI_DEV_NONSENSE"),
+        (b"DCGM_FI_DEV_NONSENSE, gauge, x\n", "line 1: DCGM_FI_DEV_NONSENSE"),
         (LIST.encode() + b"DCGM_FI_DEV_GPU_TEMP, gauge, \xb0C\n", "counters.csv:9: a byte that is not UTF-8"),
         (LIST.encode("utf-16"), "counters.csv:1: a byte that is not UTF-8"),
+        (LIST.encode() + b"DCGM_FI_DEV_GPU_TEMP, gauge, x\n" * 100_000, "more than 10000 lines"),
+        (b'"\n' * 1_000_000, "more than 10000 lines"),
         (b"\x00" * 1_000_000, "no row that can be served"),
     ],
 )

@@ -6,7 +6,7 @@ costs itself: it is a warning with its line. A row is one line, so that quotes w
 """
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
 from gpuplane.core.strict import InvalidInput, closest_match
@@ -22,6 +22,7 @@ SHOWN_FIELDS = (*SAMPLED_FIELDS, XID_FIELD)
 MOST_WARNINGS = 10
 """Rows that are named; of more only their number is told."""
 
+MAX_LINES = 10_000  # DCGM has some hundreds of fields
 LONGEST_ROW = 1000  # characters
 LONGEST_NAME = 80
 AS_ALIKE = 0.9
@@ -85,17 +86,17 @@ FIELDS_BY_FORMER_NAME: Mapping[str, str] = {
 
 
 ADVICE: Mapping[str, str] = {
-    "DCGM_FI_PROF_": "it cannot be read without DCGM, so let a dcgm-exporter show it",
-    "DCGM_EXP_": "gpuplane_fault_events_total, gpuplane_fault and gpuplane_device_health tell of XIDs and health",
-    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L": "gpuplane_nvlink_transmit_bytes_total and …receive… tell of each NVLink",
-    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": "DCGM_FI_PROF_PCIE_TX_BYTES tells the same in bytes per second",
-    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": "DCGM_FI_PROF_PCIE_RX_BYTES tells the same in bytes per second",
+    "DCGM_FI_PROF_": "other profiling counters need DCGM: let a dcgm-exporter show them",
+    "DCGM_EXP_": "instead of DCGM_EXP_… see gpuplane_fault_events_total, gpuplane_fault and gpuplane_device_health",
+    "DCGM_FI_DEV_NVLINK_BANDWIDTH_L": "for each NVLink see gpuplane_nvlink_transmit_bytes_total and …receive…",
+    "DCGM_FI_DEV_PCIE_TX_THROUGHPUT": "for PCIe see DCGM_FI_PROF_PCIE_TX_BYTES and …RX_BYTES",
+    "DCGM_FI_DEV_PCIE_RX_THROUGHPUT": "for PCIe see DCGM_FI_PROF_PCIE_TX_BYTES and …RX_BYTES",
 }
 """Beginning of a field that is not shown → what to do."""
 
 
 class ParsedCounters(NamedTuple):
-    """The rows that can be served, and what is wrong with the others, each with its line."""
+    """The rows that can be served, and what is wrong with the others, each with its line; then what to do."""
 
     counters: tuple[DcgmCounter, ...]
     warnings: tuple[Text, ...]
@@ -134,19 +135,12 @@ DEFAULT_COUNTERS = (
 
 
 def parse_counters(content: bytes, file: str) -> ParsedCounters:
-    """The rows of a list. `file`: its name, for people. Raises InvalidInput for one of which no row can be served."""
-    try:
-        lines = content.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        number = content.count(b"\n", 0, error.start) + 1
-        raise InvalidInput([f"{file}:{number}: a byte that is not UTF-8"]) from None
+    """The rows of a list. `file`: its name, for people. Raises InvalidInput for what is no list."""
+    rows = _rows(content, file)
     counters: dict[str, DcgmCounter] = {}
-    warnings: list[Text] = []
-    rows = 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        rows += 1
+    warnings: list[str] = []
+    advice: dict[str, None] = {}  # said once
+    for number, line in rows:
         try:
             row = _parse_row(line)
             if row.name in counters:
@@ -154,12 +148,27 @@ def parse_counters(content: bytes, file: str) -> ParsedCounters:
             counters[row.name] = row
         except ValueError as error:
             if len(warnings) < MOST_WARNINGS:
-                warnings.append(f"{file}:{number}: {error}{_did_you_mean(line)}")
-    if more := rows - len(counters) - len(warnings):
+                warnings.append(f"line {number}: {error}{_did_you_mean(line)}")
+                advice |= dict.fromkeys(_advice(line))
+    if more := len(rows) - len(counters) - len(warnings):
         warnings.append(f"{format_count(more, 'further row')} cannot be served")
     if not counters:
-        raise InvalidInput([*map(str, warnings), f"{file} has no row that can be served"])
-    return ParsedCounters(tuple(counters.values()), tuple(warnings))
+        raise InvalidInput([f"{file} has no row that can be served", *warnings, *advice])
+    return ParsedCounters(tuple(counters.values()), (*warnings, *advice))
+
+
+def _rows(content: bytes, file: str) -> list[tuple[int, str]]:
+    """The number and the text of each line that counts. Raises InvalidInput."""
+    if content.count(b"\n") > MAX_LINES:
+        raise InvalidInput([f"{file} has more than {MAX_LINES} lines"])
+    try:
+        lines = content.decode("utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        number = content.count(b"\n", 0, error.start) + 1
+        raise InvalidInput([f"{file}:{number}: a byte that is not UTF-8"]) from None
+    return [
+        (number, line) for number, line in enumerate(lines, 1) if line.strip() and not line.lstrip().startswith("#")
+    ]
 
 
 def _parse_row(line: str) -> DcgmCounter:
@@ -167,7 +176,7 @@ def _parse_row(line: str) -> DcgmCounter:
     name, kind, help = _cells(line)
     field = FIELDS_BY_FORMER_NAME.get(name, name)
     if field not in SHOWN_FIELDS:
-        raise ValueError(_why_not_shown(clip(name, LONGEST_NAME), field))
+        raise ValueError(f"{clip(name, LONGEST_NAME)} is not shown by this agent")
     if kind not in KINDS:
         raise ValueError(f"{name} has the type {clip(kind, LONGEST_NAME)!r}; known types: {', '.join(KINDS)}")
     if field in SAMPLED_FIELDS and SAMPLED_FIELDS[field].kind == "label" != kind:
@@ -191,13 +200,17 @@ def _cells(line: str) -> tuple[str, str, str]:
     return name, kind, ", ".join(help)
 
 
-def _why_not_shown(name: str, field: str) -> str:
-    advice = next((text for prefix, text in ADVICE.items() if field.startswith(prefix)), "")
-    return f"{name} is not shown by this agent{advice and ': '}{advice}"
+def _name(line: str) -> str:
+    return line.split(",", 1)[0].strip()
+
+
+def _advice(line: str) -> Iterator[str]:
+    field = FIELDS_BY_FORMER_NAME.get(_name(line), _name(line))
+    if field not in SHOWN_FIELDS:
+        yield from (text for prefix, text in ADVICE.items() if field.startswith(prefix))
 
 
 def _did_you_mean(line: str) -> str:
-    name = line.split(",", 1)[0].strip()
     known = (*SHOWN_FIELDS, *FIELDS_BY_FORMER_NAME)
-    close = closest_match(name, known, AS_ALIKE) if name not in known else ""
+    close = closest_match(_name(line), known, AS_ALIKE) if _name(line) not in known and not any(_advice(line)) else ""
     return f"; did you mean {close}?" if close else ""

@@ -75,6 +75,7 @@ def test_the_profile_that_a_name_means(name: str, id: int, compute: int) -> None
         ("2g.20gb", "this GPU has no profile 2g.20gb"),
         ("3g.40gb+me", "no profile"),
         ("2c.3g.40gb", "1c, 3c"),
+        ("7g.83gb", "no profile 7g.83gb"),
     ],
 )
 def test_a_profile_that_a_card_has_not(name: str, why: str) -> None:
@@ -87,3 +88,20 @@ def test_the_name_of_a_compute_instance() -> None:
     """It has its slices only where they are not all of its GPU instance."""
     assert [profile_name(CARD[3], each) for each in (1, 3)] == ["1c.3g.40gb", "3g.40gb"]
     assert label_name("1g.10gb+me") == "1g.10gb.me"
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "is_meant"),
+    [("4g.93gb", "4g.95gb", True), ("7g.186gb", "7g.189gb", True), ("1g.23gb", "1g.24gb", True),
+     ("4g.93gb", "4g.90gb", False), ("2g.47gb", "2g.45gb", False), ("7g.186gb", "7g.180gb", False),
+     ("3g.139gb", "3g.135gb", False), ("1g.5gb", "1g.6gb", False)],
+)  # fmt: skip
+def test_a_profile_of_another_board_is_refused(name: str, there: str, is_meant: bool) -> None:
+    """Drivers round the memory of one board, GB200, in two ways; those of B200, GB300 and B300 are other profiles.
+    (The sizes of NVIDIA's default configurations of mig-parted, which takes a name to the letter.)"""
+    card = (profile(1, there, int(there[0]), 4),)
+    if is_meant:
+        assert find_profile(name, card)[0].name == there
+    else:
+        with pytest.raises(ValueError, match=f"this GPU has no profile {name}; it has {there}"):
+            find_profile(name, card)

@@ -3,7 +3,9 @@
 C is the number of compute slices, and is left out where the compute instance has all of its GPU instance. N is no size:
 it is the profile's share of the memory in eighths, in whole gigabytes, which boards and drivers round differently
 (7g.79gb on one board is 7g.80gb on another). So a name means the profile of the same slices and attributes that is
-nearest to it. The attributes are `me` and `me.all` (media engines), and `gfx` (graphics).
+nearest to it. One that is further away than rounding explains is of another board (4g.93gb of GB200 on a B200, which
+has 4g.90gb), and is refused: a container would get less memory than it asks for. The attributes are `me` and `me.all`
+(media engines), and `gfx` (graphics).
 """
 
 import re
@@ -18,8 +20,8 @@ NAME = re.compile(
     re.ASCII,
 )
 ATTRIBUTES = {"me", "me.all", "gfx"}
-DRIFT = 0.05
-"""By which part of itself a profile's gigabytes may differ between boards."""
+DRIFT, SMALL_DRIFT = 0.025, 0.05
+"""By which part of itself a profile's gigabytes may differ; by the second where that is one gigabyte."""
 
 
 class ProfileName(Value):
@@ -96,7 +98,7 @@ def _is_alike(one: ProfileName, other: ProfileName) -> bool:
 
 
 def _is_near(one: int, other: int) -> bool:
-    return abs(one - other) <= DRIFT * max(one, other)
+    return abs(one - other) <= max(DRIFT * max(one, other), min(1, SMALL_DRIFT * max(one, other)))
 
 
 def _known(names: Collection[str]) -> str:

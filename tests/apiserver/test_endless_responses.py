@@ -2,7 +2,7 @@
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -49,8 +49,9 @@ def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
 async def test_an_answer_without_an_end_is_given_up(
     server: ApiServer, kubeconfig: Path, request_: str, piece: bytes, where: str
 ) -> None:
-    """Soon and said, for little memory; and what comes after is believed."""
-    server.failures.append(InjectedFailure(request_, times=2, endless=piece, where=where))
+    """Soon and said, for little memory; and what comes after is believed. A list is first asked for in small pages."""
+    times = 5 if request_ == LIST else 2
+    server.failures.append(InjectedFailure(request_, times=times, endless=piece, where=where))
     async with following(kubeconfig) as node:
         tracemalloc.start()
         try:
@@ -93,9 +94,10 @@ async def test_a_stream_of_an_hour_at_the_usual_pace_is_no_flood(server: ApiServ
         assert "failing" not in node.standings
 
 
+@pytest.mark.parametrize("names", [("x" * 20_000,), ("x",), ()], ids=["large", "small", "empty"])
 @pytest.mark.parametrize(("tokens", "why"), [("same", "the list has no end"), ("new", "without an end")])
 async def test_a_list_that_always_goes_on_is_given_up(
-    tokens: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tokens: str, why: str, names: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that names a next page with each page: with the same token, or with a new one each time."""
     monkeypatch.setattr(connection, "LARGEST_LIST", 1 << 20)
@@ -109,7 +111,8 @@ async def test_a_list_that_always_goes_on_is_given_up(
             while await reader.readuntil(b"\r\n\r\n"):
                 asked += 1
                 token = "x" if tokens == "same" else f"{asked}"
-                page = {"items": [{"metadata": {"name": "x" * 20_000}}], "metadata": {"continue": token}}
+                items = [{"metadata": {"name": name}} for name in names]
+                page = {"items": items, "metadata": {"continue": token}}
                 body = msgspec.json.encode(page)
                 head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
                 writer.write(head.encode() + body)
@@ -125,5 +128,7 @@ async def test_a_list_that_always_goes_on_is_given_up(
                 await connection.list_objects(client, "/api/v1/pods", "")
             with pytest.raises(connection.ApiServerError, match=why):
                 await connection.list_pages(client, "/api/v1/pods", msgspec.Raw)
+            with pytest.raises(connection.ApiServerError, match=why):
+                await connection.list_whole(client, "/api/v1/pods", "", msgspec.Raw)
         await asyncio.gather(*served)
-    assert asked <= 120
+    assert asked <= 3 * (2 if tokens == "same" else 1025 if names == ("x",) else 53)

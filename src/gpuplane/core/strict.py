@@ -22,8 +22,9 @@ DocumentPath = tuple[str | int, ...]
 StructField = msgspec.structs.FieldInfo
 
 MAX_ERRORS = 20
-LONGEST_ERROR = 1000  # characters
 """Errors that are reported for one file."""
+LONGEST_ERROR = 1000
+"""Characters of one of them."""
 MAX_CHECKED = 100
 """Contradictions after which no more are searched: to look up what was meant takes a millisecond each."""
 

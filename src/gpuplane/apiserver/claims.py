@@ -172,5 +172,5 @@ def _results(devices: _Devices, driver: str) -> Iterator[AllocatedDevice]:
 def _configs(devices: _Devices, driver: str) -> Iterator[OpaqueConfig]:
     for each in devices.config or ():
         if each.opaque is not None and each.opaque.driver == driver:
-            text = bytes(each.opaque.parameters).decode()
+            text = bytes(each.opaque.parameters).decode(errors="replace")  # the API server keeps any bytes
             yield OpaqueConfig(text, each.requests or (), is_from_class=each.source == "FromClass")

@@ -43,6 +43,8 @@ CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 MAJOR, MINOR = (1 << 12) - 1, (1 << 20) - 1
 """The largest numbers that Linux has for a device."""
 
+MOST_GPUS = 256
+"""GPUs of a machine: their device nodes have minor numbers below 256."""
 LONGEST_NAME = 96
 """Characters of a UUID and of a model: NVML's buffers have no more (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
 
@@ -102,6 +104,8 @@ def _has_place(load: DescribedLoad, machine: MachineFile) -> bool:
 
 def check(machine: MachineFile) -> Problems:
     """What contradicts itself in a machine: (path, what is wrong)."""
+    if (count := len(machine.gpus or ())) > MOST_GPUS:
+        yield ("gpus",), f"{count} GPUs: a machine has at most {MOST_GPUS}"
     yield from _repeated(_identities(machine))
     yield from _driver(machine)
     yield from _numbers(machine)

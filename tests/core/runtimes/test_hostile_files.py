@@ -76,3 +76,14 @@ def test_a_number_of_5000_digits_in_dockers_file_is_one_error(tmp_path: Path) ->
 
     done = run("docker", "--config", file, "--runtime-version", "27.5.1", "--check")
     assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
+
+
+def test_a_line_of_many_spaces_in_dockers_file_is_read_once(tmp_path: Path) -> None:
+    """It is no margin of the line that is written."""
+    file = tmp_path / "daemon.json"
+    file.write_text('{"a": 1,\n' + " " * 100_000 + '"b": 2,\n"features": {}}')
+
+    done = run("docker", "--config", file, "--runtime-version", "27.5.1", "--check")
+
+    assert done.exit_code == 1
+    assert "Nothing was written." in done.output

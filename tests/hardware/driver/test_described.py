@@ -451,3 +451,12 @@ def test_a_name_that_no_driver_tells_is_refused(name: bytes) -> None:
         read(GOOD.replace(name, name + b"x" * 100_000, 1), "node.yaml")
 
     assert [len(error) < 200 for error in caught.value.errors] == [True]
+
+
+def test_more_gpus_than_a_driver_has_numbers_for_are_refused() -> None:
+    """Each is compared with each."""
+    gpus = b"".join(b"  - {index: %d, uuid: GPU-%d}\n" % (i, i) for i in range(257))
+    with pytest.raises(InvalidInput) as caught:
+        read(b"gpus:\n" + gpus, "node.yaml")
+
+    assert len(caught.value.errors) == 1

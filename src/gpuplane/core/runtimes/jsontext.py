@@ -114,8 +114,8 @@ def _add_member(text: str, object_start: int, path: KeyPath, value: Any) -> str:
     for step in reversed(path[1:]):
         value = {step: value}
     if not members:
-        outer = re.search(r"(?:^|\n)([ \t]*)[^\n]*$", text[: object_start + 1])
-        margin = outer[1] if outer else ""
+        line = text[: object_start + 1].rpartition("\n")[2]
+        margin = line[: len(line) - len(line.lstrip(" \t"))]
         lines, deep = "\n" in text, margin + _indentation(text)
         inside = f"{json.dumps(path[0])}: {_format_value(value, deep, _indentation(text), lines)}"
         body = f"\n{deep}{inside}\n{margin}" if lines else inside

@@ -34,6 +34,71 @@ def told(text: str, prefix: str = "4,7,5000000,-;NVRM: ") -> FaultOccurred | Non
     return parse_kmsg_record(f"{prefix}{text}".encode(), 2.0, 100.0)
 
 
+LINES_WITHOUT_XID = [
+    ("NVRM: GPU 0000:01:00.0: GPU has fallen off the bus.", "xid-79"),
+    ("NVRM: GPU at 0000:01:00.0 has fallen off the bus.", "xid-79"),
+    (
+        r"NVRM: The NVIDIA GPU 0000:01:00.0\x0aNVRM: (PCI ID: 10de:2330) installed in this system has\x0a"
+        "NVRM: fallen off the bus and is not responding to commands.",
+        "xid-79",
+    ),
+    ("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "gpu-init-failed"),
+    ("nvidia: probe of 0000:01:00.0 failed with error -1", "gpu-probe-failed"),
+    ("nvidia 0000:01:00.0: probe with driver nvidia failed with error -1", "gpu-probe-failed"),
+]
+"""What drivers 331 to 595 and Linux 3 to 6.18 wrote into public logs, as /dev/kmsg has it → the fault."""
+
+
+@pytest.mark.parametrize(("line", "code"), LINES_WITHOUT_XID, ids=[line for line, _ in LINES_WITHOUT_XID])
+def test_a_gpu_that_the_driver_cannot_start_has_no_xid(line: str, code: str) -> None:
+    found = told(line, prefix="4,7,5000000,-;")
+
+    assert found is not None
+    assert (found.code, found.gpu, found.at, found.kernel_log_number) == (code, "0000:01:00.0", 7.0, 7)
+    assert "NVRM" not in as_shown(found.message) and line.rsplit(" ", 1)[1] in as_shown(found.message)
+    assert told(line, prefix="12,7,5000000,-;") is None, "a log daemon may repeat what any user says"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: GPU at PCI:0000:01:00: GPU-cf1e233c-f6d6-2924-c14e-5a7dd3f34016",
+        "NVRM: GPU 0000:01:00.0: rm_init_adapter failed, device minor number 0",
+        "NVRM: RmInitAdapter failed! (0x62:0x65:2028)",
+        "NVRM: The NVIDIA probe routine failed for 1 device(s).",
+        r"NVRM: The NVIDIA GPU 0000:01:00.0 (PCI ID: 10de:1b80)\x0aNVRM: installed in this system is not supported",
+        "nvidia 0000:01:00.0: enabling device (0000 -> 0002)",
+        "nvidia: module license 'NVIDIA' taints kernel.",
+        "nvidia-nvlink: Nvlink Core is being initialized, major device number 235",
+        "usb 1-1: probe with driver nvidia failed with error -1",
+        "has fallen off the bus",
+    ],
+)
+def test_what_names_no_gpu_or_no_fault_is_none(line: str) -> None:
+    assert told(line, prefix="4,7,5000000,-;") is None
+
+
+def test_a_gpu_that_fell_off_the_bus_while_the_driver_was_loaded_is_known_by_its_address() -> None:
+    """It is listed no more, and remembered: what the log says of its address is said of it."""
+    node = Node(Snapshot(), now=lambda: 100.0)
+    gpus = tuple(Gpu(index=i, uuid=f"GPU-{i}", pci=f"0000:0{i}:00.0") for i in range(2))
+    node.apply(MachineObserved(Machine(gpus=gpus)))
+    node.apply(MachineObserved(Machine(gpus=gpus[:1])))
+    for number, (line, _) in enumerate(LINES_WITHOUT_XID):
+        fault = told(line, prefix=f"4,{number},5000000,-;")
+        assert fault is not None
+        node.apply(fault)
+
+    health = node.snapshot.ledger.health
+    assert health is not None
+    assert {each.code for each in health.devices["GPU-1"].findings} == {
+        "gpu-absent",
+        "xid-79",
+        "gpu-init-failed",
+        "gpu-probe-failed",
+    }
+
+
 def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> FaultOccurred:
     return FaultOccurred(**{"code": code, "gpu": gpu, "message": GONE, "at": 7.0, "kernel_log_number": 7, **more})  # type: ignore[arg-type]
 
@@ -88,7 +153,6 @@ def event(code: str, gpu: str = "0000:01:00.0", **more: object) -> FaultOccurred
                 message="loading NVIDIA UNIX Open Kernel Module for x86_64 580.95.05 Release Build (root@host)",
             ),
         ),
-        ("GPU 0000:01:00.0: GPU has fallen off the bus.", None),
         ("Xid (PCI:0000:01:00): x79, x", None),
         ("Xid (PCI:0000:01:00): 0, x", None),
         ("Xid (PCI:0000:01:00): -1, x", None),

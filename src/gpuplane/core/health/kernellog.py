@@ -1,4 +1,4 @@
-"""Reading what the driver writes into the kernel log: XIDs, SXids of NVSwitches, and that it was loaded.
+"""Reading the driver's lines in the kernel log: XIDs, SXids of NVSwitches, faults without either, its being loaded.
 
 The log is read as /dev/kmsg gives it (Documentation/ABI/testing/dev-kmsg), a record a line, with further lines that
 begin with a space:
@@ -13,6 +13,10 @@ An NVSwitch names itself and not the GPUs behind it (Fabric Manager User Guide, 
 
     3,1235,98765432,-;nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)
 
+A GPU that the driver cannot start, or cannot reach while it takes up its devices, gets no XID: `LINES_WITHOUT_XID`.
+(How many could not be taken up, "The NVIDIA probe routine failed for 1 device(s).", is not read: the kernel says before
+that which they were.) A message of several lines is one record, in which the kernel writes a line's end as \\x0a.
+
 Only the kernel's own records (facility 0) count: any user may have a log daemon repeat a line there.
 """
 
@@ -23,7 +27,9 @@ from gpuplane.core.text import clip
 from gpuplane.model.facts import FaultOccurred
 from gpuplane.model.health import GRADED_XIDS, NONFATAL
 
-KMSG_RECORD_PATTERN = re.compile(rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;(?:NVRM|nvidia-nvswitch\d{1,3}): ([^\n]*)")
+KMSG_RECORD_PATTERN = re.compile(
+    rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;(?:(?:NVRM|nvidia-nvswitch\d{1,3}): |(?=nvidia))([^\n]*)"
+)
 XID_LINE_PATTERN = re.compile(
     rb"Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?: GPU-I:(\d{1,5}))?(?: GPU-CI:(\d{1,5}))?\): "
     rb"([1-9]\d{0,4})(?:, *(.*))?"
@@ -32,6 +38,17 @@ SXID_LINE_PATTERN = re.compile(rb"SXid \(PCI:[0-9a-fA-F:.]{7,20}\): [1-9]\d{0,4}
 NONFATAL_PATTERN = re.compile(rb"\bNonfatal\b")
 PID_FIELD_PATTERN = re.compile(rb"pid='?(\d{1,10})\b")
 DRIVER_LOADING_MESSAGE_START = b"loading NVIDIA UNIX"
+ADDRESS = rb"([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.0"
+LINES_WITHOUT_XID = (
+    # NVIDIA's open kernel modules; the first comes with XID 79 and is the same. Old drivers wrote "GPU at ADDRESS has".
+    ("xid-79", re.compile(rb"GPU (?:at )?" + ADDRESS + rb":? (?:GPU )?(has fallen off the bus.*)")),
+    ("xid-79", re.compile(rb"The NVIDIA GPU " + ADDRESS + rb"\\x0aNVRM: (.*fallen off the bus.*)")),
+    ("gpu-init-failed", re.compile(rb"GPU " + ADDRESS + rb": (RmInitAdapter failed!.*)")),
+    # the kernel's drivers/base/dd.c: Linux up to 6.6, and after it
+    ("gpu-probe-failed", re.compile(rb"nvidia: probe of " + ADDRESS + rb" (failed with error.*)")),
+    ("gpu-probe-failed", re.compile(rb"nvidia " + ADDRESS + rb": (probe with driver nvidia failed with error.*)")),
+)
+"""Code → the line, with the address and the message."""
 ESCAPED_BYTE_PATTERN = re.compile(rb"\\x([0-9a-f]{2})")
 
 
@@ -56,7 +73,7 @@ def parse_kmsg_record(record: bytes, clock_offset: float, now: float) -> FaultOc
         return plain.but(code="nvswitch-fatal" if sxid[1] == b"Fatal" else "nvswitch-nonfatal")
     xid = XID_LINE_PATTERN.fullmatch(found[4])
     if xid is None:
-        return None
+        return _parse_line_without_xid(found[4], plain)
     pid, number = PID_FIELD_PATTERN.match(xid[5] or b""), int(xid[4])
     is_nonfatal = number in GRADED_XIDS and NONFATAL_PATTERN.search(xid[5] or b"")
     return plain.but(
@@ -67,6 +84,15 @@ def parse_kmsg_record(record: bytes, clock_offset: float, now: float) -> FaultOc
         compute_instance=None if xid[3] is None else int(xid[3]),
         pids=(int(pid[1]),) if pid and int(pid[1]) else (),
     )
+
+
+def _parse_line_without_xid(line: bytes, plain: FaultOccurred) -> FaultOccurred | None:
+    """The fault of one of `LINES_WITHOUT_XID`; None for any other line."""
+    for code, pattern in LINES_WITHOUT_XID:
+        if (found := pattern.fullmatch(line)) is not None:
+            message = _unescape_message(found[2]).replace(" NVRM: ", " ")
+            return plain.but(code=code, gpu=f"{found[1].decode().lower()}.0", message=message)
+    return None
 
 
 def _unescape_message(text: bytes) -> str:

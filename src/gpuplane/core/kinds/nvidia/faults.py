@@ -53,6 +53,10 @@ PEERS_ADVICE = Advice(
 REBOOT_ADVICE = "drain the node and reboot it"
 REPLACE_ADVICE = "run NVIDIA's field diagnostic, and replace the GPU"
 DRIVER_ADVICE = "see the driver's lines in the kernel log (dmesg | grep NVRM)"
+PROBE_ADVICE = (
+    "see the driver's lines in the kernel log (dmesg | grep NVRM): this driver may not support the GPU; else reboot, "
+    "then check its power, its seating in the slot and the riser card"
+)
 FABRIC_ADVICE = Advice(
     "see the log of nvidia-fabricmanager, and the state of the fabric", (("nvidia-smi", "-q", "-i", "GPU"),)
 )
@@ -194,6 +198,8 @@ _EVENT_FAULTS = {
     "dram-retirement-failed": _event("memory could not be retired", "gpu", "unhealthy", "operator", REPLACE_ADVICE),
     "poison-nonfatal": _event("poisoned data was contained", "instance", "unhealthy", "process", RESTART_ADVICE),
     "poison-fatal": _event("poisoned data was not contained", "gpu", "unhealthy", "reset", RESET_ADVICE),
+    "gpu-init-failed": _event("the driver could not start the GPU", "gpu", "unhealthy", "time", RESET_ADVICE),
+    "gpu-probe-failed": _event("the driver could not take up the GPU", "gpu", "unhealthy", "time", PROBE_ADVICE),
     "gpu-unavailable": _event("the GPU became unavailable", "gpu", "unhealthy", "reset", RESET_ADVICE),
     "recovery-changed": _event(
         "the recovery action has changed; the next observation decides about health",

@@ -44,6 +44,15 @@ def without_extension_keys(root: DocumentNode) -> DocumentNode:
     return root.but(value={key: node for key, node in root.value.items() if not key.startswith("x-")})
 
 
+def build_type(kind: Any) -> None:
+    """Have msgspec build what it keeps of a type, which convert else does at its first use.
+
+    Two threads that build one type at once crash or hang the process (msgspec 0.22). So a type that is read in threads
+    is built when its module is imported.
+    """
+    msgspec.json.Decoder(kind)
+
+
 def load_yaml_as(
     data: bytes, kind: type[T], file: str, check: Callable[[T], Iterable[tuple[DocumentPath, str]]] = lambda value: ()
 ) -> T:

@@ -31,6 +31,8 @@ from gpuplane.model.machine import (
 )
 from gpuplane.model.telemetry import DescribedLoad
 
+strict.build_type(MachineFile)
+
 DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")

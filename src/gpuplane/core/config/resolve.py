@@ -36,7 +36,7 @@ from gpuplane.core.document import LineProblem
 from gpuplane.core.faults import overrides as judge
 from gpuplane.core.resourcenames import qualified_resource_name
 from gpuplane.core.shares import MIB_PER_MEMORY_UNIT
-from gpuplane.core.strict import DocumentPath, InvalidInput, load_with_lines
+from gpuplane.core.strict import DocumentPath, InvalidInput, build_type, load_with_lines
 from gpuplane.model import config
 from gpuplane.model.config import (
     DraSettings,
@@ -52,6 +52,8 @@ from gpuplane.model.config import (
 )
 from gpuplane.model.health import FaultOverride
 from gpuplane.model.value import Value
+
+build_type(ConfigFile)
 
 
 class ResolvedConfig(Value, omit_defaults=False, rename={"ignored_settings": "idle"}):

@@ -15,7 +15,7 @@ import msgspec
 import yaml
 
 from gpuplane.core.partitions.names import parse_profile
-from gpuplane.core.strict import DocumentPath, InvalidInput, load_with_lines
+from gpuplane.core.strict import DocumentPath, InvalidInput, build_type, load_with_lines
 from gpuplane.core.text import join_first_names
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import MigConfigEntry, MigConfigs
@@ -42,6 +42,9 @@ class _Entry(Value, rename="kebab"):
 class _Spec(Value, rename="kebab"):
     version: Literal["v1"]
     mig_configs: Mapping[str, tuple[_Entry, ...]] | None = None
+
+
+build_type(_Spec)
 
 
 def parse_configs(data: bytes, file: str) -> MigConfigs:

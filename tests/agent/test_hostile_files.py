@@ -133,6 +133,42 @@ async def test_one_of_the_named_configurations(world: World) -> None:
         await ends(agent)
 
 
+LAYOUT = "  a: [{devices: [0], mig-enabled: true, mig-devices: {%s}}]\n"
+MIG_DOCUMENTS = {
+    "a bomb of aliases": "a: &a [1, 1]\n"
+    + "".join(f"a{n}: &a{n} [*a{n - 1 or ''}, *a{n - 1 or ''}]\n" for n in range(1, 30)),
+    "60,000 devices": f"  a: [{{devices: {[*range(60_000)]}, mig-enabled: false}}]\n",
+    "5,000 entries": "  a:\n" + "  - {devices: all, mig-enabled: false}\n" * 5000,
+    "a profile without an end": LAYOUT % f'"1g10{" " * 500_000}?": 1',
+    "a number of 5,000 digits": LAYOUT % f"1g.10gb: {'9' * 5000}",
+    "a negative count": LAYOUT % "1g.10gb: -1",
+    "control characters": LAYOUT % r'"1g\e[2J\0": 1',
+    "5,000 keys that nobody knows": "".join(f"  k{n}: 1\n" for n in range(5000)),
+}
+"""What the author of a ConfigMap may write as MIG configurations."""
+
+
+async def test_documents_of_mig_configurations(world: World) -> None:
+    """Each is an error, and kubelet is served."""
+    layouts = world.root / "layouts.yaml"
+    good = ("version: v1\nmig-configs:\n" + LAYOUT % "1g.10gb: 7").encode()
+    layouts.write_bytes(good)
+    world.configure(f"{CDI}mig: {{configFile: {layouts}}}\n")
+    async with world.running() as (kubelet, agent):
+        await kubelet.until_capacity(GPU, 2, 2, PATIENCE)
+        before = memory(agent)
+        for text in MIG_DOCUMENTS.values():
+            said = len(agent.log)
+            hostile.write(layouts, f"version: v1\nmig-configs:\n{text}".encode())
+            await says(agent, said, "mig configs file: failing", str(layouts), "keeps using the last good version")
+            await serves(kubelet)
+            hostile.write(layouts, good)
+            await says(agent, said, "mig configs file: ok")
+        assert all(line.isprintable() for line in agent.log)
+        assert memory(agent) < before + MOST
+        await ends(agent)
+
+
 async def test_a_machine_file(world: World) -> None:
     good = world.machine.read_bytes()
     async with world.running() as (kubelet, agent):

@@ -89,6 +89,7 @@ SHOWN: Mapping[str, Mapping[str, str | int]] = {  # what it tells where a machin
     "thermal-slowdown": {"clocks": 0x40},
     "power-slowdown": {"clocks": 0x80},
     "pcie-degraded": {"width": 8},
+    "vgpu-unlicensed": {"license": 0},
 }
 FAILING = {  # the calls that fail where it has this one
     "gpu-lost": InjectedFailure(effect="error", error="GPU_IS_LOST"),

@@ -102,7 +102,7 @@ class Vitals:
         if known is not None and not thorough:
             return known
         part = subject.part(subject.handle)
-        signs = (*_signs(_fields(part, SELDOM)), *_width(part))
+        signs = (*_signs(_fields(part, SELDOM)), *_width(part), *_license(part))
         clique, fabric = _fabric(part)
         found = (*signs, *fabric, *self._links(part, links, now))
         self._seldom.pop(uuid, None)
@@ -150,6 +150,19 @@ def _width(subject: Subject) -> Iterator[Fault]:
     )
     if 0 < now < most:
         yield Fault(code="pcie-degraded", message=f"its PCIe link has {now} of {most} lanes")
+
+
+def _license(subject: Subject) -> Iterator[Fault]:
+    """Whether a virtual GPU has a license; only the driver of a guest asks for one (NVIDIA vGPU: Licensing Guide)."""
+    mode = subject.ask(None, "nvmlDeviceGetVirtualizationMode", subject.handle, fine=UNTOLD)
+    if mode != pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU:
+        return
+    told = subject.ask(None, "nvmlDeviceGetGridLicensableFeatures_v4", subject.handle, fine=UNTOLD)
+    if told is None or not told.isGridLicenseSupported:
+        return
+    features = told.gridLicensableFeatures[: told.licensableFeaturesCount]
+    if features and not any(each.featureState for each in features):
+        yield Fault(code="vgpu-unlicensed", message="it is a virtual GPU, and its license is not granted")
 
 
 def _fabric(subject: Subject) -> tuple[FabricClique | None, tuple[Fault, ...]]:

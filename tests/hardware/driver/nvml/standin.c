@@ -56,6 +56,9 @@ typedef struct { unsigned field, scope; long long timestamp, latency; unsigned t
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
 typedef struct { unsigned version; unsigned char cluster[16]; unsigned status, clique; unsigned char state;
                  unsigned health; } FabricInfo;
+typedef struct { unsigned code, state; char info[128], product[128]; unsigned enabled;
+                 struct { unsigned year; unsigned short rest[5]; unsigned char status; } expiry; } LicensableFeature;
+typedef struct { int supported; unsigned count; LicensableFeature features[3]; } LicensableFeatures;
 typedef struct { unsigned version; uintptr_t set; } SetRequest;
 typedef struct { unsigned version; unsigned long long types; uintptr_t set; } RegisterRequest;
 typedef struct { unsigned long long type; unsigned gpu_id; } SystemEvent;
@@ -842,6 +845,26 @@ int nvmlDeviceGetGpuFabricInfoV(uintptr_t device, FabricInfo *info)
     for (unsigned i = 0; end && i < 16; i++)
         sscanf(value + end + 2 * i, "%2hhx", &info->cluster[i]);
     info->state = state;
+    return SUCCESS;
+}
+
+/* "gpu.0.license": of a virtual GPU, whether it is granted */
+int nvmlDeviceGetVirtualizationMode(uintptr_t device, unsigned *mode)
+{
+    ENTER(gpu(device));
+    *mode = get("gpu.%d.license", gpu(device)) ? 2 : 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGridLicensableFeatures_v4(uintptr_t device, LicensableFeatures *told)
+{
+    ENTER(gpu(device));
+    const char *value = get("gpu.%d.license", gpu(device));
+    if (!value)
+        return NOT_SUPPORTED;
+    told->supported = told->count = 1;
+    told->features[0].code = 1;
+    told->features[0].state = atoi(value);
     return SUCCESS;
 }
 

@@ -29,7 +29,7 @@ from gpuplane.model.telemetry import SamplingRequest
 STARTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
 """The calls without which there is no look, in their order."""
 
-VITALS = ("CurrentClocksEventReasons", "CurrPcieLinkWidth", "MaxPcieLinkWidth")
+VITALS = ("CurrentClocksEventReasons", "CurrPcieLinkWidth", "MaxPcieLinkWidth", "VirtualizationMode")
 """What a GPU is asked about how it does, and need not tell."""
 
 

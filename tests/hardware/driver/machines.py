@@ -44,6 +44,7 @@ CALLS = (
     "nvmlDeviceGetCurrentClocksEventReasons",
     "nvmlDeviceGetCurrPcieLinkWidth",
     "nvmlDeviceGetMaxPcieLinkWidth",
+    "nvmlDeviceGetVirtualizationMode",
     "nvmlDeviceGetGpuFabricInfoV",
     "nvmlDeviceGetSupportedEventTypes",
     "nvmlDeviceRegisterEvents",

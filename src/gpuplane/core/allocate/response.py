@@ -31,7 +31,15 @@ from gpuplane.core.view import view, without_allocations
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import NVIDIA_GPU, Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import ContainerAllocateResponse, DeviceSpec, Mount, OfferedDevice, RequestRefused, Unit
+from gpuplane.model.views import (
+    ContainerAllocateResponse,
+    DeviceSpec,
+    Mount,
+    OfferedDevice,
+    RequestRefused,
+    Resource,
+    Unit,
+)
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
 MOUNT_LIST_ROOT = "/var/run/nvidia-container-devices"
@@ -40,20 +48,19 @@ MOUNT_LIST_ROOT = "/var/run/nvidia-container-devices"
 def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
     """What a container that holds these ids of a resource gets. Raises RequestRefused, naming the device and the
     reason."""
-    devices = requested_devices(snapshot, resource, ids)
-    machine, kind = snapshot.machine, offer(snapshot).resource(resource)
+    offered, devices = _requested_devices(snapshot, resource, ids)
+    machine = snapshot.machine
     units = tuple({device.unit.id: device.unit for device in devices}.values())
     settings, lacking = _settings_in_force(without_allocations(snapshot))
     if units[0].kind != NVIDIA_GPU:
         return plain_response(units, settings, resource)
     assert machine is not None
     got = response_for_units(units, machine, settings, resource, lacking)
-    assert kind is not None  # it has these devices
-    if kind.share_mib:
-        limits = shares.memory_share_variables(units[0], kind.share_mib * len(devices), settings.sharing.memory_unit)
+    if offered.share_mib:
+        limits = shares.memory_share_variables(units[0], offered.share_mib * len(devices), settings.sharing.memory_unit)
         got = got.but(env={**got.env, **limits})
-    if kind.uses_mps and any(device.is_share for device in devices):
-        more = mps.mps_allocate_response(kind, devices, settings)
+    if offered.uses_mps and any(device.is_share for device in devices):
+        more = mps.mps_allocate_response(offered, devices, settings)
         got = got.but(env={**got.env, **more.env}, mounts=(*got.mounts, *more.mounts))
     return got
 
@@ -69,25 +76,26 @@ def _settings_in_force(snapshot: Snapshot) -> tuple[Settings, frozenset[str]]:
     return settings.but(device_list_strategy=effective_list_strategies(snapshot)), missing_features(snapshot)
 
 
-def requested_devices(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> list[OfferedDevice]:
-    """The devices with these ids. Raises RequestRefused for the first that does not exist or is not available."""
-    offered = offer(snapshot)
-    devices = offered_devices_by_id.of(snapshot, offered).get(resource)
-    if devices is None:
+def _requested_devices(snapshot: Snapshot, name: str, ids: Sequence[str]) -> tuple[Resource, list[OfferedDevice]]:
+    """A resource, and its devices with these ids. Raises RequestRefused for the first that does not exist or is not
+    available."""
+    whole = offer(snapshot)
+    resource = whole.resource(name)
+    if resource is None:
         raise RequestRefused(
-            f"{resource} is not offered by this node: {offered.waiting_reason or 'no device has this resource name'}"
+            f"{name} is not offered by this node: {whole.waiting_reason or 'no device has this resource name'}"
         )
     if not ids:
-        raise RequestRefused(f"{resource}: the request names no device")
-    wanted = [_require_available(resource, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
-    shared = any(device.is_share for device in wanted)
-    if shared and len(wanted) > 1 and _refuses_several_shares(snapshot, resource):
+        raise RequestRefused(f"{name}: the request names no device")
+    devices = offered_devices_by_id.of(snapshot, whole)[name]
+    wanted = [_require_available(name, devices.get(id), id, len(devices)) for id in dict.fromkeys(ids)]
+    if resource.one_share_only and len(wanted) > 1 and any(device.is_share for device in wanted):
         raise RequestRefused(
-            f"{resource}: {len(wanted)} shares requested, but failRequestsGreaterThanOne allows 1: request 1 share; "
+            f"{name}: {len(wanted)} shares requested, but failRequestsGreaterThanOne allows 1: request 1 share; "
             "with more shares a container does not get more of the device"
         )
     shares.refuse_forbidden_shares(snapshot, resource, wanted)
-    return wanted
+    return resource, wanted
 
 
 def _require_available(resource: str, device: OfferedDevice | None, id: str, device_count: int) -> OfferedDevice:
@@ -100,11 +108,6 @@ def _require_available(resource: str, device: OfferedDevice | None, id: str, dev
     return device
 
 
-def _refuses_several_shares(snapshot: Snapshot, resource_name: str) -> bool:
-    resource = offer(snapshot).resource(resource_name)
-    return resource is not None and resource.one_share_only
-
-
 def response_for_units(
     units: Sequence[Unit], machine: Machine, settings: Settings, resource: str, missing_features: Collection[str] = ()
 ) -> ContainerAllocateResponse:
@@ -113,7 +116,7 @@ def response_for_units(
     `missing_features`: the configured features that have no CDI device. Raises RequestRefused if IMEX is required but
     missing.
     """
-    effective_list_strategies = settings.device_list_strategy
+    strategies = settings.device_list_strategy
     names = [unit.index if settings.device_id_strategy == "index" else unit.id for unit in units]
     channels = _imex_channels(machine, settings)
     features = [name for name in ("gdrcopy", "gds", "mofed") if getattr(settings, name)]
@@ -122,21 +125,19 @@ def response_for_units(
     )
     env = {f"NVIDIA_{feature.upper()}": "enabled" for feature in features}
     mounts: tuple[Mount, ...] = ()
-    if "envvar" in effective_list_strategies:
+    if "envvar" in strategies:
         env[VISIBLE_DEVICES] = ",".join(names)
         if channels:
             env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, channels))
-    if "volume-mounts" in effective_list_strategies:
+    if "volume-mounts" in strategies:
         env[VISIBLE_DEVICES] = MOUNT_LIST_ROOT
         mounts = tuple(_device_list_mounts(names, channels))
     return ContainerAllocateResponse(
         env=env,
         mounts=mounts,
         device_specs=tuple(_device_nodes(units, channels, machine, settings)) if _passes_device_nodes(settings) else (),
-        annotations=cdi_annotation(qualified, settings, resource)
-        if "cdi-annotations" in effective_list_strategies
-        else {},
-        cdi_devices=qualified if "cdi-cri" in effective_list_strategies else (),
+        annotations=cdi_annotation(qualified, settings, resource) if "cdi-annotations" in strategies else {},
+        cdi_devices=qualified if "cdi-cri" in strategies else (),
     )
 
 

@@ -7,7 +7,6 @@ preference, for example if it aligns devices to NUMA nodes. So its choice is che
 from collections import Counter
 from collections.abc import Collection, Sequence
 
-from gpuplane.core.advertising import offer
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.shares import MIB_PER_MEMORY_UNIT
 from gpuplane.core.text import format_memory
@@ -20,13 +19,10 @@ RETRY_ADVICE = "kubelet did not follow the preferred allocation, so create the p
 WAIT_ADVICE = ", or wait until other pods end"
 
 
-def refuse_forbidden_shares(snapshot: Snapshot, resource_name: str, devices: Sequence[OfferedDevice]) -> None:
+def refuse_forbidden_shares(snapshot: Snapshot, resource: Resource, devices: Sequence[OfferedDevice]) -> None:
     """Raises RequestRefused if one container must not hold these devices together: what is free on each GPU, what to
     do."""
     if len(devices) == 1:
-        return
-    resource = offer(snapshot).resource(resource_name)
-    if resource is None:
         return
     if resource.share_mib and len({device.unit.id for device in devices}) > 1:
         memory_unit = snapshot.config.settings.sharing.memory_unit if snapshot.config.settings else "GiB"

@@ -16,6 +16,7 @@ from tests.hardware.driver.watched import Watched, watched
 DERIVED = {
     "nvlink-down": "fewer NVLinks than before: a look tells how many there are",
     "ecc-uncorrectable": "a higher count than before: a look tells the count",
+    "gpu-absent": "a GPU of an earlier look is not in this one",
     "nvswitch-fatal": "a line of the kernel log, which names no GPU",
     "nvswitch-nonfatal": "another",
 }

@@ -119,6 +119,9 @@ def check(machine: MachineFile) -> Problems:
             yield ("devices", i, *path), text
         if device.kind in machine.uncounted:
             yield ("uncounted", device.kind), f"a device of the kind {device.kind} is in devices, so it was counted"
+    for pci in machine.unlisted:
+        if not PCI.fullmatch(pci):
+            yield ("unlisted", pci), f"{pci!r} is not a PCI address: write it as sysfs does, 0000:3b:00.0"
     indices = {gpu.index for gpu in machine.gpus or ()}
     incidents = ((("incidents", i), each.gpu) for i, each in enumerate(machine.incidents))
     processes = ((("processes", i), each.gpu) for i, each in enumerate(machine.processes))

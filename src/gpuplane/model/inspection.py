@@ -225,6 +225,7 @@ class Inspection(Shown):
     release: Release | None
     layouts: RequestedLayouts | None
     driver: Driver | None
+    unlisted: Mapping[str, str]  # address of a GPU that the driver does not have → the kernel driver that has it, or ""
     device_list_strategy: Strategy | None
     kinds: tuple[Kind, ...]
     resources: tuple[Resource, ...]

@@ -217,7 +217,8 @@ class Machine(
     numbers.
     `insecure_files`: what containers are not given although it is there, because somebody else than root could change
     it: a path as the driver's process sees it → why. `product`: the name of the server, as its firmware tells it (DMI);
-    "" where that is unknown. `vgpu` is None where nobody may read whether there is one.
+    "" where that is unknown. `vgpu` is None where nobody may read whether there is one. `unlisted`: PCI address of each
+    GPU on the bus that NVIDIA's driver does not have → the kernel driver that has it, "vfio-pci"; "" for none.
     """
 
     driver: Driver | None = None
@@ -228,6 +229,7 @@ class Machine(
     insecure_files: Mapping[str, Text] = {}
     product: str = ""
     vgpu: Vgpu | None = None
+    unlisted: Mapping[str, str] = {}
     faults: tuple[Fault, ...] = ()
 
     def gpu(self, uuid: str) -> Gpu | None:

@@ -236,3 +236,33 @@ def test_a_moment_that_is_no_date_is_not_told(at: float | None) -> None:
     node.apply(LedgerLoaded(Ledger(health=health)))
     node.look()
     assert as_shown(node.condition.message).endswith("lists it no more, it was at 0000:09:00.0")
+
+
+@pytest.mark.parametrize(
+    ("owner", "codes"),
+    [
+        ("", {"GPU-2": "gpu-absent", "0000:99:00.0": "gpu-unlisted"}),
+        ("nouveau", {"GPU-2": "gpu-absent", "0000:99:00.0": "gpu-unlisted"}),
+        ("vfio-pci", {}),
+        ("nvgrace_gpu_vfio_pci", {}),
+    ],
+)
+def test_a_gpu_on_the_bus_that_the_driver_does_not_have_is_named_with_who_has_it(
+    owner: str, codes: dict[str, str]
+) -> None:
+    """One that was listed by its UUID, any other by its address; for guests it is taken by intent."""
+    node = Node(machine(3))
+    node.machine = machine(2).but(unlisted={"0000:03:00.0": owner, "0000:99:00.0": owner})
+    node.look()
+    node.wait(10.0)
+
+    assert {uuid: code for uuid, (_, code) in node.verdicts().items()} == codes
+    assert as_shown(node.condition.message).count(owner or "no kernel driver") == len(codes)
+    assert (node.condition.status == "True") == bool(codes)
+    assert node.wished() == {}
+
+    node.machine = machine(3)
+    node.look()
+    node.wait(100.0)
+
+    assert node.verdicts() == {}

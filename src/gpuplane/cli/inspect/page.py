@@ -25,7 +25,8 @@ from gpuplane.cli.inspect.rows import (
 from gpuplane.core.commands import INSPECT_HEALTH, command_line, unusual_state_dir
 from gpuplane.core.devicenames import describe_part_of
 from gpuplane.core.dra.twice import OFFERED_TWICE_TEXT
-from gpuplane.core.text import format_count
+from gpuplane.core.health.absence import is_for_guests
+from gpuplane.core.text import clip, format_count
 from gpuplane.model.inspection import Inspection, Resource
 from gpuplane.model.machine import NVIDIA_GPU
 
@@ -156,6 +157,11 @@ def _notes(whole: Inspection, width: int) -> Lines:
         yield from _styled(paragraph(f"Nothing is advertised yet{why}", width), "yellow")
     for kind in uncounted_beside_waiting(whole):
         yield from _styled(paragraph(f"{kind.name} devices are not counted: {kind.reason}", width), "yellow")
+    for pci, driver in whole.unlisted.items():
+        if is_for_guests(driver):
+            yield from _styled(
+                paragraph(f"The kernel driver {clip(driver)} keeps the GPU at {pci} for guests", width), "dim"
+            )
     if whole.release is not None:
         release = whole.release
         note = f"The driver is released {until(whole, release)}: {release.reason}. To end this: {release.withdraw}"

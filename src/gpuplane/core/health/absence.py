@@ -5,7 +5,10 @@ restore`). Its record is how it is remembered, over restarts and reboots. None i
 
 - that another card has replaced: one that was not known before, at the same address; or all that are listed are such;
 - that is a MIG device: those come and go with the layout;
-- while the driver lists a GPU without its UUID that may be it.
+- while the driver lists a GPU without its UUID that may be it;
+- that a kernel driver keeps for virtual machines.
+
+A GPU on the PCI bus that NVIDIA's driver does not have is missed too, by its address where it was never listed.
 """
 
 from collections.abc import Collection
@@ -15,11 +18,15 @@ from gpuplane.core.health import state_machine
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.kinds.nvidia.gpu import GPU, is_mig_uuid
 from gpuplane.core.kinds.table import kind_of
+from gpuplane.core.text import clip
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord
 from gpuplane.model.machine import Machine
 from gpuplane.model.text import Text
 
 ABSENT_CODE = "gpu-absent"
+UNLISTED_CODE = "gpu-unlisted"
+GUEST_DRIVERS = ("vfio", "pci-stub", "pciback")
+"""In the names of kernel drivers that keep a GPU for a virtual machine: somebody wants that (vfio-pci, xen-pciback)."""
 LISTING_PRECISION = 3600.0
 """Seconds after which it is noted again that a GPU is listed: each note is written to the state directory."""
 LATEST_WALL_CLOCK = 253_402_300_799.0
@@ -60,16 +67,52 @@ def mark_absent_devices(
     all_are_new = bool(gpus) and all(gpu.uuid in new for gpu in gpus)
     for key in devices.keys() - present - {NODE_RECORD_KEY}:
         record = devices[key]
-        if kind_of(key) not in (GPU, None):
+        if kind_of(key) not in (GPU, None) or _is_of_unlisted_gpu(key, record):
             continue
         if is_mig_uuid(key):  # created again it has the same UUID, and is new
             devices[key] = DeviceRecord(drain=record.drain, absent=True)
         elif all_are_new or record.pci in replaced:
             del devices[key]
-        elif _may_be_listed_without_uuid(record, machine):
-            devices[key] = record.but(absent=True)
+        elif _may_be_listed_without_uuid(record, machine) or is_for_guests(machine.unlisted.get(record.pci, "")):
+            devices[key] = without_absence(record).but(absent=True)
         else:
-            devices[key] = _missed(record, key in known, context, now, wall_clock)
+            who = f"; {describe_owner(machine.unlisted[record.pci])}" if record.pci in machine.unlisted else ""
+            devices[key] = _missed(record, who, key in known, context, now, wall_clock)
+    _mark_unlisted_gpus(devices, machine, context, now, is_first_look=not known)
+
+
+def _mark_unlisted_gpus(
+    devices: dict[str, DeviceRecord], machine: Machine, context: HealthContext, now: float, *, is_first_look: bool
+) -> None:
+    """Puts a record of each GPU on the bus that is not listed and not known by its UUID; its key is its address."""
+    missed = {each.pci for key, each in devices.items() if each.absent and key != each.pci}
+    unlisted = {pci: who for pci, who in machine.unlisted.items() if pci not in missed and not is_for_guests(who)}
+    for key in [key for key, each in devices.items() if _is_of_unlisted_gpu(key, each) and key not in unlisted]:
+        del devices[key]
+    for pci, who in unlisted.items():
+        record = devices.get(pci, DeviceRecord(pci=pci, absent=True))
+        devices[pci] = state_machine.apply_observed_faults(
+            record,
+            {UNLISTED_CODE: f"a GPU at this address is not listed; {describe_owner(who)}"},
+            context,
+            now,
+            observed_before=not is_first_look,
+            others_hidden=False,
+        )
+
+
+def _is_of_unlisted_gpu(key: str, record: DeviceRecord) -> bool:
+    return bool(key) and key == record.pci
+
+
+def is_for_guests(driver: str) -> bool:
+    """Whether a kernel driver keeps GPUs for virtual machines."""
+    return any(name in driver for name in GUEST_DRIVERS)
+
+
+def describe_owner(driver: str) -> str:
+    """Which kernel driver has a GPU that NVIDIA's driver does not list."""
+    return f"the kernel driver {clip(driver)} has it" if driver else "no kernel driver has it: its probe failed"
 
 
 def _may_be_listed_without_uuid(record: DeviceRecord, machine: Machine) -> bool:
@@ -77,12 +120,12 @@ def _may_be_listed_without_uuid(record: DeviceRecord, machine: Machine) -> bool:
 
 
 def _missed(
-    record: DeviceRecord, was_known: bool, context: HealthContext, now: float, wall_clock: float | None
+    record: DeviceRecord, who: str, was_known: bool, context: HealthContext, now: float, wall_clock: float | None
 ) -> DeviceRecord:
-    """The record of a GPU that is not listed. `was_known`: the look before, a moment ago, still listed it."""
+    """The record of a GPU that is not listed. `who`: has it; `was_known`: the look before, a moment ago, listed it."""
     if was_known and wall_clock is not None:
         record = record.but(last_listed_at=wall_clock)
-    faults = {ABSENT_CODE: _describe_absence(record)}
+    faults = {ABSENT_CODE: f"{_describe_absence(record)}{who}"}
     record = state_machine.apply_observed_faults(
         record, faults, context, now, observed_before=was_known, others_hidden=True
     )

@@ -5,6 +5,7 @@ Addresses are as sysfs writes them, "0000:1b:00.0"; nodes as the host names them
 
 import os
 import re
+from collections.abc import Collection
 from contextlib import suppress
 
 from gpuplane.files import opened, read
@@ -13,6 +14,8 @@ from gpuplane.hardware.driver.nodes import Nodes, majors
 from gpuplane.model.machine import Gpu, Vgpu
 
 NVIDIA, BRIDGE = "0x10de", "0x0680"  # PCI vendor, and the class of an NVSwitch: other bridge
+DISPLAY, ACCELERATOR = "0x0300", "0x0302"  # the classes of GPUs: VGA and 3D controller
+DRIVER = "nvidia"
 UNKNOWN = "Unknown"  # what the kernel's driver calls the model of a GPU that it has not started
 LONGEST = 128  # characters of a product's name
 
@@ -90,6 +93,25 @@ class Files:
     def switches(self) -> tuple[str, ...]:
         """The PCI addresses of the NVSwitches."""
         return tuple(each for each in self._functions() if self.pci_class(each).startswith(BRIDGE))
+
+    def unlisted(self, listed: Collection[str]) -> dict[str, str]:
+        """PCI address of each GPU that is neither in `listed` nor NVIDIA's driver's → the driver that has it, or "".
+
+        Virtual functions are for guests.
+        """
+        own = {*listed, *self.gpus()}
+        found = {each: self._driver_of(each) for each in self._functions() if each not in own and self._is_gpu(each)}
+        return {pci: driver for pci, driver in found.items() if driver != DRIVER}
+
+    def _is_gpu(self, pci: str) -> bool:
+        physical = not os.path.lexists(self._path(f"/sys/bus/pci/devices/{pci}/physfn"))
+        return physical and self.pci_class(pci).startswith((DISPLAY, ACCELERATOR))
+
+    def _driver_of(self, pci: str) -> str:
+        """The name of the kernel driver that has a PCI device; "" for none."""
+        with suppress(OSError):
+            return os.path.basename(os.readlink(self._path(f"/sys/bus/pci/devices/{pci}/driver")))
+        return ""
 
     def vgpu(self) -> Vgpu | None:
         """Whether a GPU is a virtual one; None where that cannot be told."""

@@ -42,6 +42,7 @@ class Looker:
         self._nodes: tuple[str, ...] = ()
         self._numbers: Mapping[str, DeviceNodeStat] = {}
         self._left: Mapping[str, str] = {}
+        self._unlisted: Mapping[str, str] = {}
         self._looks = 0
         self.subjects: Sequence[Subject] = ()
         """The GPUs of the last look, as far as they have handles with these."""
@@ -52,6 +53,7 @@ class Looker:
         self._looks += 1
         subjects = [self._subject(place, skipped, thorough) for place in self._places()]
         missing = tuple(self._missing(subjects))
+        hidden = {subject.gpu.pci for subject in subjects if subject.gpu.model in DISPLAYS}
         subjects = self.subjects = [subject for subject in subjects if subject.gpu.model not in DISPLAYS]
         seen = [subject for subject in subjects if subject.handle]
         self._judge(seen, thorough=thorough)
@@ -59,6 +61,8 @@ class Looker:
             found, why = self._installed.look(self._driver.version)
             self._driver = self._driver.but(files=found, files_error=why)
             self._left = {**self._installed.left, **self._files.nodes.left()}
+            listed = {subject.gpu.pci for subject in subjects}
+            self._unlisted = {} if "" in listed else self._files.unlisted(listed | hidden)
         for subject in seen:
             subject.contain(self.events.register)
         there = self._files.nodes.there(node for subject in subjects for node in subject.gpu.device_nodes)
@@ -76,6 +80,7 @@ class Looker:
             insecure_files=self._left,
             product=self._product,
             vgpu=self._vgpu,
+            unlisted=self._unlisted,
         )
 
     def active_links(self, uuid: str) -> tuple[int, ...]:

@@ -144,6 +144,10 @@ _OBSERVED_FAULTS = {
     "gpu-absent": _fault(
         "the driver listed the GPU before, and does not now", "gpu", "unhealthy", "operator", ABSENT_ADVICE, patience=10
     ),
+    "gpu-unlisted": _fault(
+        "there is a GPU on the PCI bus that the driver does not have", "gpu", "degraded", "nothing", PROBE_ADVICE,
+        patience=10
+    ),
     "gpu-hang": _fault(
         "the driver's library hangs in a call about this GPU", "gpu", "unhealthy", "nothing", RESET_ADVICE
     ),

@@ -66,6 +66,7 @@ def _inspect(state: NodeState, agent: AgentInfo, clock: Clock) -> Inspection:
         waiting_code=state.offer.waiting_code,
         release=_driver_release(snapshot, agent.node, clock),
         layouts=_requested_layouts(snapshot, agent.node),
+        unlisted=snapshot.machine.unlisted if snapshot.machine is not None else {},
         driver=_inspect_driver(snapshot),
         device_list_strategy=_device_list_strategy(snapshot),
         kinds=tuple(_inspect_kinds(snapshot)),

@@ -54,7 +54,7 @@ def test_whoever_advises_a_reset_says_how() -> None:
     assert {*resets} >= {ENTRIES["xid-79"], ENTRIES["gpu-lost"], ENTRIES["xid-74"], ENTRIES["recovery-drain"]}
     for entry in resets:
         lines = [command_line(command) for command in entry.commands]
-        at = lines.index("nvidia-smi -r -i GPU")
+        [at] = (n for n, line in enumerate(lines) if line in ("nvidia-smi -r -i GPU", "nvidia-smi -r"))
         assert lines[at - 1].startswith("gpuplane driver release --for ")
         assert lines[at + 1] == "gpuplane driver take"
 

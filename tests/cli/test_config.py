@@ -396,7 +396,7 @@ ALL_XIDS = (
         (
             "",
             {"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "79"},
-            [(ALL_XIDS, ("DP_DISABLE_HEALTHCHECKS",)), (("xid-63",), ("DP_DISABLE_HEALTHCHECKS",))],
+            [(ALL_XIDS, ("DP_DISABLE_HEALTHCHECKS",)), (("xid-63", "xid-92", "xid-157"), ("DP_DISABLE_HEALTHCHECKS",))],
         ),
     ],
     ids=["nothing", "as they are", "rules", "another end", "rules and variables", "all"],

@@ -17,6 +17,8 @@ DERIVED = {
     "nvlink-down": "fewer NVLinks than before: a look tells how many there are",
     "ecc-uncorrectable": "a higher count than before: a look tells the count",
     "gpu-absent": "a GPU of an earlier look is not in this one",
+    "gpu-init-failed": "a line of the kernel log",
+    "gpu-probe-failed": "another",
     "nvswitch-fatal": "a line of the kernel log, which names no GPU",
     "nvswitch-nonfatal": "another",
 }

@@ -209,7 +209,7 @@ class Config(Value, rename={"node_requests": "asked"}):
     `settings` is None before the first good configuration; `node_requests` is None before the API server's first word.
     `warnings`: what of the file was taken otherwise than it is written, each with file and line.
     `counters`: the DCGM fields that are shown, of a list of the admin's; () for NVIDIA's default list.
-    `mig_configs`: the named MIG layouts of the admin's file; None where there is none, for generated ones.
+    `mig_configs`: the named MIG layouts of the admin's file; None where there is none, {} before it was read.
     """
 
     settings: Settings | None = None

@@ -153,7 +153,7 @@ FLAGS = (
          "the key of a taint that the agent removes from the Node object when the node's devices are served"),
     _flag("mig-config-file", "GPUPLANE_MIG_CONFIG_FILE",
          "mig.configFile", "partitions.config_file", "text", "",
-         "a file of named MIG configurations, as NVIDIA's MIG manager takes it; empty: generated ones"),
+         "a file of named MIG configurations, as NVIDIA's MIG manager takes it; it adds to the generated ones"),
     _flag("follow-mig-label", "FOLLOW_MIG_LABEL",
          "mig.label", "partitions.follow_label", "switch", "false",
          "partition GPUs as the label nvidia.com/mig.config of the Node object requests it"),

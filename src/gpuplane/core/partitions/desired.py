@@ -65,12 +65,19 @@ def _requested_by_command(request: LayoutRequest) -> DesiredLayouts:
 
 @part_view
 def _layouts_of_name(name: str, configs: MigConfigs | None, gpus: tuple[Gpu, ...]) -> DesiredLayouts:
-    known = generated_configs(gpus) if configs is None else configs
+    known = _configs_by_name(configs, gpus)
     if name not in known:
-        where = "the generated ones" if configs is None else "the file of MIG configurations"
-        text = f"there is no MIG configuration {name!r}; {where} are {join_first_names(sorted(known), 20)}"
+        there = f"these are known: {join_first_names(sorted(known), 20)}" if known else "none is known"
+        text = f"there is no MIG configuration {name!r}; {there}"
         return DesiredLayouts(name, problem=text, code="config-unknown")
     layouts, problems = layouts_of_entries(known[name], gpus)
     if problems:
         return DesiredLayouts(name, problem=join("; ", problems[:5]), code="config-invalid")
     return DesiredLayouts(name, layouts)
+
+
+def _configs_by_name(configs: MigConfigs | None, gpus: tuple[Gpu, ...]) -> MigConfigs:
+    """The file's configurations, and the generated ones that it has no name of; none before the file was read once."""
+    if configs is not None and not configs:
+        return configs
+    return {**generated_configs(gpus), **(configs or {})}

@@ -97,7 +97,7 @@ def test_devices_are_named_as_the_driver_names_them() -> None:
     )
 
 
-@pytest.mark.parametrize(("code", "meant"), [("xid-97", "xid-79"), ("xid-172", ""), ("xid-255", "")])
+@pytest.mark.parametrize(("code", "meant"), [("xid-179", "xid-79"), ("xid-172", ""), ("xid-255", "")])
 def test_an_xid_that_the_catalogue_does_not_list_is_taken_and_doubted(code: str, meant: str, golden: Golden) -> None:
     """A newer driver may have it; or it is a slip of the fingers."""
     found = resolved(f"health:\n  faults:\n    {code}: {{severity: note}}\n    xid-79: {{severity: note}}")

@@ -6,7 +6,8 @@ comes after a while, it gives out nothing that the other withholds, and the verd
 nothing any more: till then a fault may go on to stand that an agent would have found to be over meanwhile.
 
 What cannot be known is computed, and the undisturbed agent does not hear of it either: the XIDs that the kernel log
-does not have, and that fell between the last completed write and the next agent's start. Neither can be known in which
+does not have, and that fell between the last completed write and the next agent's start. So is a recovery that was not
+written: who relapses then is held no longer than after a first fault. Neither can be known in which
 order a GPU was reset and befallen in that time, or what a change of it hid that came after another one; so a history
 has one of these at such a time. People repeat what was not answered.
 """
@@ -207,6 +208,13 @@ def _hides(moment: Moment, other: Moment) -> bool:
     return moment.mends or other.mends or moment.kind == other.kind == "change"
 
 
+def relapses(life: Life, device: str) -> int:
+    """How often a device was ill again soon after it had recovered, as this agent knows."""
+    records = life.snapshot.ledger.health
+    record = records.devices.get(device) if records is not None else None
+    return record.relapses if record is not None else 0
+
+
 @pytest.mark.timeout(length(300, 3000))
 @pytest.mark.parametrize("patient", [False, True], ids=["at once", "after a while"])
 def test_verdicts_survive_a_crash_at_any_write(
@@ -226,7 +234,8 @@ def test_verdicts_survive_a_crash_at_any_write(
         expected = undisturbed(history, life.unknown)
         life.settle()
         expected.settle()
-        assert life.ill() >= expected.ill(), f"seed {seed}"
+        known = {device for device in expected.ill() if relapses(life, device) >= relapses(expected, device)}
+        assert life.ill() >= known, f"seed {seed}"
         assert patient or life.verdicts() == expected.verdicts(), f"seed {seed}"
         ill += len(expected.ill())
         life.mend()

@@ -6,7 +6,7 @@ import pytest
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.health import records
-from gpuplane.core.health.context import health_context
+from gpuplane.core.health.context import device_record, health_context
 from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.step import next_due_time, step
 from gpuplane.model.encoding import decode, encode
@@ -161,7 +161,10 @@ def test_what_is_mended_comes_back(number: int, seed: int) -> None:
         if (
             each.state == "drained"
             or "drained" in as_shown(each.reason)
-            or judged_by.effective_entry(each.code).cleared_by in ("operator", "reboot")
+            or any(
+                judged_by.effective_entry(finding.code).cleared_by in ("operator", "reboot")
+                for finding in device_record(life.snapshot, each.device).findings
+            )
         ):
             life.apply(DrainRequested(each.device, None))
     life.wait(CALM + 2 * PAUSE, answer=True)

@@ -6,6 +6,7 @@ A history is made beforehand, and is data: the same one can be lived through aga
 import random
 from typing import Literal
 
+from gpuplane.core.health.absence import ABSENT_CODE, UNLISTED_CODE
 from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.model.facts import AllocationsListed, DrainRequested, DriverReleaseRequested, FaultOccurred
 from gpuplane.model.health import Drain
@@ -16,7 +17,12 @@ from gpuplane.model.value import Value
 from tests.core.health.world import machine
 
 WHOLE = machine(3, parts=[0], lanes=4)
-SHOWN = tuple(code for code, entry in CATALOGUE.items() if entry.detected_by == "look" and entry.scope != "node")
+OF_UNLISTED = (ABSENT_CODE, UNLISTED_CODE)  # which no driver shows of a GPU that it lists
+SHOWN = tuple(
+    code
+    for code, entry in CATALOGUE.items()
+    if entry.detected_by == "look" and entry.scope != "node" and code not in OF_UNLISTED
+)
 OF_DRIVER = tuple(code for code, entry in CATALOGUE.items() if entry.scope == "node" and code != "not-looked")
 EVENTS = (*(code for code, entry in CATALOGUE.items() if entry.detected_by == "event"), "xid-999")
 RELEASE = 30.0
@@ -46,6 +52,7 @@ class Maker:
         self.random = random.Random(seed)
         self.gpus = {gpu.index: gpu for gpu in WHOLE.gpus or ()}
         self.away = set[int]()
+        self.taken_out = set[int]()  # those of them of which a person said so
         self.failing: tuple[Fault, ...] = ()
         self.processes: dict[int, tuple[int, ...]] = {}
         self.logged = 0
@@ -119,6 +126,7 @@ class Maker:
 
     def _goes(self, index: int) -> bool:
         self.away ^= {index}
+        self.taken_out.discard(index)
         return True
 
     def _computes(self, index: int) -> bool:
@@ -132,7 +140,9 @@ class Maker:
         return self._changed(frozenset(self.gpus), mends=True)
 
     def event(self, index: int) -> Moment:
-        """Something befalls a GPU, or a MIG device of it. Four of five are in the kernel log."""
+        """Something befalls a GPU that is in the machine, or a MIG device of it. Four of five are in the kernel log."""
+        if index in self.taken_out:
+            return self.change(index)
         logged = self.random.random() < 0.8
         self.logged += logged
         gpu = self.gpus[index]
@@ -155,7 +165,12 @@ class Maker:
         return mig is not None and mig.enabled and index not in self.away
 
     def word(self, index: int) -> Moment:
-        """A person drains a device or restores it, or lets go of the driver for a while."""
+        """A person drains a device or restores it, or lets go of the driver for a while.
+
+        Who takes a GPU out sees that it is not listed; what the kernel log said of it has been read then.
+        """
+        if index in self.away and (self.failing or self.time < self.taken + 1):
+            return self.event(index)
         gpu = self.gpus[index]
         device = self.random.choice((gpu.uuid, *(device.uuid for device in gpu.mig_devices)))
         match self.random.randrange(4):
@@ -168,6 +183,7 @@ class Maker:
                 self.taken = self.time + RELEASE
             case _:
                 fact = DrainRequested(device, None)
+                self.taken_out |= {index} & self.away
         return Moment("word", 0.0, frozenset((index,)), fact=fact)
 
     def hold(self, index: int) -> Moment:

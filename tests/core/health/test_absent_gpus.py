@@ -142,6 +142,29 @@ def test_it_is_not_missed_once_it_was_taken_out() -> None:
     assert node.restart().verdicts() == {}
 
 
+def test_to_say_twice_that_it_was_taken_out_makes_no_ghost() -> None:
+    """Who gets no answer says it again, perhaps to the next agent, before it has looked."""
+    node = Node(machine(3))
+    node.without(1)
+    for _ in range(2):
+        node.apply(DrainRequested("GPU-1", None))
+
+    assert node.restart().verdicts() == {}
+
+
+def test_a_drain_of_what_was_never_listed_makes_no_ghost() -> None:
+    """Nor of what was taken out: a look must have shown a GPU for it to be missed."""
+    node = Node(machine(3))
+    node.without(1)
+    for device in ("GPU-1", "GPU-7"):
+        node.apply(DrainRequested(device, None))
+        node.apply(DrainRequested(device, Drain(reason="its fan")))
+    other = node.restart()
+    other.look()
+
+    assert other.verdicts() == dict.fromkeys(("GPU-1", "GPU-7"), ("drained", ""))
+
+
 def test_the_faults_of_a_gpu_outlast_its_absence() -> None:
     node = Node(machine(2))
     node.show("1", "remap-failed")

@@ -17,6 +17,7 @@ DERIVED = {
     "nvlink-down": "fewer NVLinks than before: a look tells how many there are",
     "ecc-uncorrectable": "a higher count than before: a look tells the count",
     "gpu-absent": "a GPU of an earlier look is not in this one",
+    "gpu-unlisted": "a function on the PCI bus, of no GPU that the library lists",
     "gpu-init-failed": "a line of the kernel log",
     "gpu-probe-failed": "another",
     "nvswitch-fatal": "a line of the kernel log, which names no GPU",

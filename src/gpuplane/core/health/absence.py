@@ -5,6 +5,7 @@ restore`). Its record is how it is remembered, over restarts and reboots. None i
 
 - that another card has replaced: one that was not known before, at the same address; or all that are listed are such;
 - that is a MIG device: those come and go with the layout;
+- that was never listed: a person may drain what is not there yet;
 - while the driver lists a GPU without its UUID that may be it;
 - that a kernel driver keeps for virtual machines.
 
@@ -73,7 +74,11 @@ def mark_absent_devices(
             devices[key] = DeviceRecord(drain=record.drain, absent=True)
         elif all_are_new or record.pci in replaced:
             del devices[key]
-        elif _may_be_listed_without_uuid(record, machine) or is_for_guests(machine.unlisted.get(record.pci, "")):
+        elif (
+            not _was_listed(record)
+            or _may_be_listed_without_uuid(record, machine)
+            or is_for_guests(machine.unlisted.get(record.pci, ""))
+        ):
             devices[key] = without_absence(record).but(absent=True)
         else:
             who = f"; {describe_owner(machine.unlisted[record.pci])}" if record.pci in machine.unlisted else ""
@@ -113,6 +118,11 @@ def is_for_guests(driver: str) -> bool:
 def describe_owner(driver: str) -> str:
     """Which kernel driver has a GPU that NVIDIA's driver does not list."""
     return f"the kernel driver {clip(driver)} has it" if driver else "no kernel driver has it: its probe failed"
+
+
+def _was_listed(record: DeviceRecord) -> bool:
+    """Whether a look has shown this GPU: a record can be of a drain alone."""
+    return bool(record.pci) or record.last_listed_at is not None
 
 
 def _may_be_listed_without_uuid(record: DeviceRecord, machine: Machine) -> bool:

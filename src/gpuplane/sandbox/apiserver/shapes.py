@@ -183,7 +183,7 @@ class Shapes:
     def _keyed_value(self, field: Field | None, value: Any) -> Any:
         if field is None:
             return value
-        if field.keys and isinstance(value, list):
+        if field.keys and isinstance(value, list) and all(isinstance(each, dict) for each in value):
             items = {}
             for each in value:
                 named = {key: each[key] for key in sorted(field.keys) if key in each}

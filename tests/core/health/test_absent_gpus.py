@@ -8,7 +8,15 @@ from gpuplane.core.health.context import device_record
 from gpuplane.core.ledger import FIELD_BY_FILE, adapt_to_new_boot, decode_part, encode_part
 from gpuplane.core.reports.nodecondition import node_condition
 from gpuplane.core.reports.nodeevents import event_states, node_events
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, Fact, LedgerLoaded, MachineObserved
+from gpuplane.model.facts import (
+    AllocationsListed,
+    ConfigLoaded,
+    DrainRequested,
+    Fact,
+    FaultOccurred,
+    LedgerLoaded,
+    MachineObserved,
+)
 from gpuplane.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Ledger, Snapshot
@@ -138,7 +146,7 @@ def test_it_is_not_missed_once_it_was_taken_out() -> None:
     node.apply(DrainRequested("GPU-1", None))
     node.look()
 
-    assert node.verdicts() == {} and device_record(node.snapshot, "GPU-1") == DeviceRecord()
+    assert node.verdicts() == {} and device_record(node.snapshot, "GPU-1").last_listed_at is None
     assert node.restart().verdicts() == {}
 
 
@@ -150,6 +158,20 @@ def test_to_say_twice_that_it_was_taken_out_makes_no_ghost() -> None:
         node.apply(DrainRequested("GPU-1", None))
 
     assert node.restart().verdicts() == {}
+
+
+def test_an_older_event_does_not_count_if_it_comes_back() -> None:
+    """It was taken out and repaired; an agent that starts again reads the whole kernel log."""
+    node = Node(machine(3))
+    node.without(1)
+    node.wait(20.0)
+    node.apply(DrainRequested("GPU-1", None))
+    node.machine = machine(3)
+    node.look()
+    node.apply(FaultOccurred(code="xid-79", gpu="GPU-1", message="", at=node.now - 10.0, kernel_log_number=1))
+    node.wait(200.0, answer=True)
+
+    assert "GPU-1" not in node.ill()
 
 
 def test_a_drain_of_what_was_never_listed_makes_no_ghost() -> None:

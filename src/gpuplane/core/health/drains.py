@@ -26,28 +26,19 @@ def apply_drain_request(
     """The records after a person drains or restores a device.
 
     Who restores a GPU accepts the NVLinks that are active now as all that it has; if the driver cannot be asked, those
-    of the next observation. Who restores a device that is absent has taken it out: it is forgotten, and to say so once
-    more changes nothing.
+    of the next observation. Who restores a device that is absent has taken it out: of it only that moment is kept, so
+    that an older event which is read later does not count if it comes back.
     """
-    if request.drain is None and not _is_known(request.device_uuid, health, machine):
-        return health
     record = health.devices.get(request.device_uuid, DeviceRecord()).but(drain=request.drain)
     if request.drain is None and record.absent:
-        others = {key: each for key, each in health.devices.items() if key != request.device_uuid}
-        return without_empty_records(health, others)
+        taken_out = DeviceRecord(declared_repaired_at=now)
+        return without_empty_records(health, {**health.devices, request.device_uuid: taken_out})
     if request.drain is None:
         record = record.but(declared_repaired_at=now, max_active_nvlinks=0, relapses=0, probe=None)
         gpu = machine.gpu(request.device_uuid) if machine else None
         if gpu is not None and context.can_probe:
             record = observe_gpu(record, gpu, (), context, now, observed_before=True)
     return without_empty_records(health, {**health.devices, request.device_uuid: record})
-
-
-def _is_known(key: str, health: HealthRecords, machine: Machine | None) -> bool:
-    """Whether a key is the node's, or that of a device which has a record or was observed."""
-    if key == NODE_RECORD_KEY or key in health.devices:
-        return True
-    return machine is not None and (machine.gpu(key) is not None or key in machine.mig_parents)
 
 
 def drain_reason(snapshot: Snapshot, gpu: Gpu, device: MigDevice | None = None) -> Text:

@@ -37,10 +37,10 @@ STORMY = 25
 """Bursts in a row in which the agent may be killed."""
 CALM = (40, 80, 160, 320)
 """Bursts after these in which it lives on, so that its memory can be watched; the last number holds on."""
-UNTOLD = "not-looked"
+UNTOLD = frozenset({"not-looked", "gpu-absent", "gpu-unlisted"})
 """The one fault of the catalogue that only the agent itself can find."""
 
-SHOWN = {code: each for code, each in CATALOGUE.items() if each.detected_by == "look" and code != UNTOLD}
+SHOWN = {code: each for code, each in CATALOGUE.items() if each.detected_by == "look" and code not in UNTOLD}
 OF_NODE = tuple(code for code, each in SHOWN.items() if each.scope == "node")
 OF_GPU = tuple(code for code, each in SHOWN.items() if each.scope != "node")
 OF_INSTANCE = tuple(code for code, each in SHOWN.items() if each.scope == "instance")

@@ -38,7 +38,7 @@ STORMY = 25
 CALM = (40, 80, 160, 320)
 """Bursts after these in which it lives on, so that its memory can be watched; the last number holds on."""
 UNTOLD = frozenset({"not-looked", "gpu-absent", "gpu-unlisted"})
-"""The one fault of the catalogue that only the agent itself can find."""
+"""The faults of the catalogue that only the agent itself can find."""
 
 SHOWN = {code: each for code, each in CATALOGUE.items() if each.detected_by == "look" and code not in UNTOLD}
 OF_NODE = tuple(code for code, each in SHOWN.items() if each.scope == "node")

@@ -54,13 +54,6 @@ async def server() -> AsyncIterator[ApiServer]:
         yield server
 
 
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(server.kubeconfig())
-    return path
-
-
 RESULT = {"request": "acc/big", "driver": DRIVER, "pool": "n1/gpu-0", "device": "gpu-0"}
 
 

@@ -33,13 +33,6 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
         yield server
 
 
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(server.kubeconfig())
-    return path
-
-
 @pytest.mark.parametrize("request_", [LIST, ONE, WATCH])
 @pytest.mark.parametrize(
     ("piece", "where"),

@@ -33,13 +33,6 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
         yield server
 
 
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(server.kubeconfig())
-    return path
-
-
 async def test_a_node_at_the_limits_of_the_api(server: ApiServer, kubeconfig: Path) -> None:
     """Thousands of labels of the longest names and values, of every legal sign, and all annotations that fit."""
     signs = f"{ascii_letters}-_.{digits}"[:63]

@@ -47,13 +47,6 @@ async def server() -> AsyncIterator[ApiServer]:
         yield server
 
 
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(server.kubeconfig())
-    return path
-
-
 def settings(*, label: bool = True, labels: bool = False) -> Fact:
     node = NodeSettings(labels="node" if labels else "none")
     return ConfigLoaded(Settings(partitions=PartitionSettings(follow_label=label), node=node))

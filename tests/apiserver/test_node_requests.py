@@ -106,13 +106,6 @@ async def server(impatient: None) -> AsyncIterator[ApiServer]:
         yield server
 
 
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(server.kubeconfig())
-    return path
-
-
 @pytest.mark.parametrize(
     ("labels", "annotations", "config", "release"),
     [

@@ -44,13 +44,6 @@ async def server() -> AsyncIterator[ApiServer]:
         yield server
 
 
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(server.kubeconfig())
-    return path
-
-
 def count_labels(snapshot: Snapshot) -> Mapping[str, str] | None:
     """Labels that follow the number of GPUs; none are known before the first look."""
     if snapshot.machine is None:

@@ -55,13 +55,6 @@ async def server() -> AsyncIterator[ApiServer]:
         yield server
 
 
-@pytest.fixture
-def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
-    path = tmp_path / "kubeconfig"
-    path.write_text(server.kubeconfig())
-    return path
-
-
 @asynccontextmanager
 async def writing(kubeconfig: Path, *writers: Writer) -> AsyncIterator[Node]:
     """A node with two GPUs that these write for."""

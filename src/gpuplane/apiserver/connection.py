@@ -361,8 +361,8 @@ async def send_object(
     """Create an object in a collection, change one by a patch (a strategic merge patch by default), or delete one.
     Raises ApiServerError.
 
-    After an Away without a code it is not known whether the server has done it. `shape`: a struct with some fields of
-    the object, into which it is decoded as the server keeps it; None: nobody wants to know.
+    After an ApiServerError without a code it is not known whether the server has done it. `shape`: a struct with some
+    fields of the object, into which it is decoded as the server keeps it; None: nobody wants to know.
     """
     kind = content_type or (STRATEGIC_PATCH if method == "PATCH" else JSON)
     headers = {"Accept": JSON, "Content-Type": kind}

@@ -173,9 +173,10 @@ def device_health_with_availability(snapshot: Snapshot, offered: Offer | None = 
     )
 
 
-def _failing_part_names(reasons: Iterable[Reason]) -> Iterator[str]:
-    """The parts that have to be mended, beside the driver, whose faults have an advice of their own."""
-    return (each.part for each in reasons if each.kind == "problem" and each.part not in ("", DRIVER.name))
+def names_failing_part(kind: ReasonKind, part: str) -> bool:
+    """Whether a reason of this kind names a part that has to be mended, beside the driver, whose faults have an advice
+    of their own."""
+    return kind == "problem" and part not in ("", DRIVER.name)
 
 
 def _mark_withheld(health: DeviceHealth, reasons: tuple[Reason, ...], inspect: str) -> DeviceHealth:
@@ -191,7 +192,11 @@ def _mark_withheld(health: DeviceHealth, reasons: tuple[Reason, ...], inspect: s
             (CLEARED_BY_TEXT_BY_KIND[each.kind] for each in reasons if each.kind in CLEARED_BY_TEXT_BY_KIND), ""
         ),
         advice=next(
-            (f"run {inspect} and read the line of the part {part}" for part in _failing_part_names(reasons)),
+            (
+                f"run {inspect} and read the line of the part {each.part}"
+                for each in reasons
+                if names_failing_part(each.kind, each.part)
+            ),
             "",
         ),
     )

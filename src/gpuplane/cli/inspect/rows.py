@@ -5,12 +5,11 @@ from datetime import datetime
 from itertools import groupby
 
 from gpuplane.cli.times import span
-from gpuplane.core.availability import CLEARED_BY_TEXT_BY_KIND
+from gpuplane.core.availability import CLEARED_BY_TEXT_BY_KIND, names_failing_part
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.shares import unit_of
 from gpuplane.model.inspection import Device, Holder, Inspection, Kind, Release
 from gpuplane.model.pod import ADMITTED_TEXT
-from gpuplane.model.status import DRIVER
 from gpuplane.model.text import Text, group_by_key
 from gpuplane.model.value import Value
 
@@ -134,8 +133,7 @@ def _device_causes(device: Device) -> Iterator[tuple[str, Text, Text, Text]]:
     if device.state != "withheld" or device.code:
         yield state(device), device.reason, device.ends, device.advice
         return
-    failing = (each for each in device.reasons if each.kind == "problem" and each.part not in ("", DRIVER.name))
-    advised = next(failing, None)
+    advised = next((each for each in device.reasons if names_failing_part(each.kind, each.part)), None)
     for each in device.reasons:
         ends = CLEARED_BY_TEXT_BY_KIND.get(each.kind, "")
         yield state(device), each.reason, ends, device.advice if each is advised else ""

@@ -64,8 +64,13 @@ async def stands(node: Node, standing: str, reason: str = "") -> None:
 
 
 async def reads(path: Path, content: str | None) -> None:
+    def looked() -> str | None:
+        with suppress(FileNotFoundError):
+            return path.read_text()
+        return None
+
     async with asyncio.timeout(60):
-        while (path.read_text() if path.exists() else None) != content:
+        while looked() != content:
             await asyncio.sleep(0.02)
 
 

@@ -1,7 +1,7 @@
 """gpuplane as its next version might be: `python tests/next_version.py agent …`.
 
-Its state files have version 2, and they and its answers have fields at every level that this version does not know. It
-reads both versions whole.
+Its state files have the next version, and they and its answers have fields at every level that this version does not
+know. It reads both versions whole.
 The product has no switch for this.
 """
 
@@ -23,8 +23,9 @@ from gpuplane.model.status import Statuses
 PROGRAM = ("-P", str(Path(__file__)))
 """What Python is given instead of `-m gpuplane`."""
 
-ADDED = "added_by_version_2"
-"""The field that each record has beside those of version 1."""
+NEXT = ledger.FORMAT_VERSION + 1
+ADDED = "added_by_the_next_version"
+"""The field that each record has beside those of this version."""
 
 read_known = ledger.decode_part
 
@@ -58,7 +59,7 @@ def reduced(data: Any) -> Any:
 
 def encode(value: Any, boot_id: str) -> bytes:
     """As `core.ledger.encode`, by the next version."""
-    return msgspec.json.encode({"version": 2, "boot_id": boot_id, "value": extended(value), ADDED: 1})
+    return msgspec.json.encode({"version": NEXT, "boot_id": boot_id, "value": extended(value), ADDED: 1})
 
 
 def answered(answer: ControlResponse) -> bytes:
@@ -72,7 +73,7 @@ def decode(file_name: str, content: bytes) -> ledger.LedgerFileContent:
 
 
 if __name__ == "__main__":
-    ledger.FORMAT_VERSION = 2
+    ledger.FORMAT_VERSION = NEXT
     ledger.encode_part = state.encode_part = encode  # type: ignore[attr-defined]
     ledger.decode_part = state.decode_part = decode  # type: ignore[attr-defined]
     control.encode = answered

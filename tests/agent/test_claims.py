@@ -20,11 +20,11 @@ GPU, NODE = "nvidia.com/gpu", "/api/v1/nodes/n1"
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 UIDS = ("0b5d1b2c-8a3e-4d5f-9c6b-7e8f9a0b1c2d", "1c6e2c3d-9b4f-4e60-8d7c-8f90ab1c2d3e")
 LINES = [
-    f"  - {{index: {n}, minor: {n}, nodes: [/dev/nvidia{n}],"
+    f"  - {{index: {n}, minor: {n}, device_nodes: [/dev/nvidia{n}],"
     f" uuid: GPU-00000000-0000-0000-0000-{n:012}, model: H100, memory_mib: 81559}}"
     for n in range(4)
 ]
-NODES = "nodes: [/dev/nvidiactl, /dev/nvidia-uvm]"
+NODES = "shared_nodes: [/dev/nvidiactl, /dev/nvidia-uvm]"
 LOST = "faults: [{code: gpu-lost, message: it has fallen off the bus}]"
 Json = dict[str, Any]
 
@@ -44,7 +44,9 @@ class Site:
         lines = [line if n != lost else line.replace("}", f", {LOST}}}") for n, line in enumerate(LINES)]
         new = self.machine.with_suffix(".new")
         new.write_text(
-            "\n".join(["layout: debian", NODES, "driver: {version: 580.95.05, cuda: '13.0'}", "gpus:", *lines, ""])
+            "\n".join(
+                ["driver_file_layout: debian", NODES, "driver: {version: 580.95.05, cuda: '13.0'}", "gpus:", *lines, ""]
+            )
         )
         new.replace(self.machine)
 

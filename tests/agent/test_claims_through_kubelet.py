@@ -30,7 +30,7 @@ class Node(Site):
         """As before, with the numbers of device nodes: a container is made with them."""
         super().describe(lost)
         new = self.machine.with_suffix(".new")
-        new.write_text(self.machine.read_text() + "majors: {nvidia: 195, nvidiactl: 195, nvidia-uvm: 511}\n")
+        new.write_text(self.machine.read_text() + "major_numbers: {nvidia: 195, nvidiactl: 195, nvidia-uvm: 511}\n")
         new.replace(self.machine)
 
     async def pod(self, name: str, *claims: str, containers: tuple[Json, ...] = ()) -> Pod:

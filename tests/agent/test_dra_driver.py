@@ -108,4 +108,4 @@ async def test_inspect_shows_the_part(root: Path) -> None:
         )
         out, _ = await process.communicate()
         told = json.loads(out)
-        assert [each["standing"] for each in told["parts"] if each["name"] == "dra plugin"] == ["ok"]
+        assert [each["state"] for each in told["parts"] if each["name"] == "dra plugin"] == ["ok"]

@@ -289,7 +289,7 @@ async def test_where_a_state_file_is_written(world: World, name: str) -> None:
         await ends(agent)
 
 
-PARTS = ("health", "homes", "cuts", "asked", "config-name", "release", "time-slices")
+PARTS = ("health", "mig-parents", "share-layouts", "node-requests", "config-name", "release", "time-slices")
 
 
 @pytest.mark.parametrize("kind", hostile.KINDS)

@@ -155,12 +155,12 @@ async def test_an_address_that_cannot_be_had_is_named(host: str, caplog: pytest.
         port = other.getsockname()[1]
         node = Node(Snapshot())
         task = asyncio.create_task(
-            keep_running(node, Part("status"), lambda: serve_status_pages(node, host, port), (0.01, 0.1), 0.05)
+            keep_running(node, Part("status pages"), lambda: serve_status_pages(node, host, port), (0.01, 0.1), 0.05)
         )
-        assert await node.wait_until(lambda s: Part("status") in s.statuses, deadline=60)
-        assert f"{host}:{port}: " in as_shown(node.snapshot.statuses[Part("status")].text)
+        assert await node.wait_until(lambda s: Part("status pages") in s.statuses, deadline=60)
+        assert f"{host}:{port}: " in as_shown(node.snapshot.statuses[Part("status pages")].text)
     if host == "127.0.0.1":
-        assert await node.wait_until(lambda s: Part("status") not in s.statuses, deadline=60)
+        assert await node.wait_until(lambda s: Part("status pages") not in s.statuses, deadline=60)
         assert (await get(f"http://{host}:{port}/healthz"))[0] == 200
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

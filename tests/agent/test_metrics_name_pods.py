@@ -168,7 +168,7 @@ async def test_a_list_of_fields_is_followed(tmp_path: Path) -> None:
     counters.write_text("DCGM_FI_DEV_GPU_UTIL, gauge, Utilization\nDCGM_FI_DEV_NONSENSE, gauge, x\n")
 
     def standing(page: dict[str, Any]) -> str:
-        shown = values(page, "gpuplane_condition", "part", "standing")
+        shown = values(page, "gpuplane_part_state", "part", "state")
         return next((standing for (part, standing), value in shown.items() if part == "counters file" and value), "")
 
     async with Kubelet(tmp_path / "k") as kubelet, site.agent(site.port, "--dcgm-counters", counters) as agent:

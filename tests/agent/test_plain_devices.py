@@ -11,8 +11,8 @@ from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from tests.agent.test_process import gpuplane
 
 GPU, KVM = "nvidia.com/gpu", "gpuplane.io/kvm"
-ONE_GPU = "gpus: [{index: 0, uuid: GPU-0, minor: 0, nodes: [/dev/nvidia0]}]\n"
-ONE_NODE = "devices: [{id: kvm, kind: device-node, nodes: [/dev/kvm]}]\n"
+ONE_GPU = "gpus: [{index: 0, uuid: GPU-0, minor: 0, device_nodes: [/dev/nvidia0]}]\n"
+ONE_NODE = "devices: [{id: kvm, kind: device-node, device_nodes: [/dev/kvm]}]\n"
 
 
 class Place:
@@ -105,15 +105,15 @@ async def test_on_a_real_node_a_device_is_as_healthy_as_its_node_is_there(place:
         node.unlink()
         node.write_text("a file")
         await kubelet.until_capacity(KVM, 1, 0)
-        parts = {each["name"]: each["standing"] for each in (await inspected(place.root / "s"))["parts"]}
+        parts = {each["name"]: each["state"] for each in (await inspected(place.root / "s"))["parts"]}
         assert parts["devices file"] == "failing"
         await kubelet.until_capacity(GPU, 1, 1)
 
 
 async def test_another_agent_takes_over_with_what_is_missing_and_drained(place: Place) -> None:
     """The one that stood by saw the nodes itself; the drain is in the ledger of the one before it."""
-    two = "devices: [{id: a, kind: device-node, nodes: [/dev/a], attributes: {resource: kvm}%s}, %s]\n"
-    b = "{id: b, kind: device-node, nodes: [/dev/b], attributes: {resource: kvm}}"
+    two = "devices: [{id: a, kind: device-node, device_nodes: [/dev/a], attributes: {resource: kvm}%s}, %s]\n"
+    b = "{id: b, kind: device-node, device_nodes: [/dev/b], attributes: {resource: kvm}}"
     place.write(ONE_GPU + two % ("", b))
     async with Kubelet(place.root / "k") as kubelet, place.agent() as first:
         await kubelet.until_capacity(KVM, 2, 2)

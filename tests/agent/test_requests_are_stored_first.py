@@ -67,7 +67,7 @@ async def test_a_release_is_on_disk_when_its_answer_comes(tmp_path: Path) -> Non
     node = Node(Snapshot())
     async with listening(node, tmp_path) as socket:
         assert await ask(socket, ReleaseDriver(node.now(), 600, "firmware")) == ControlResponse()
-        assert json.loads((tmp_path / "release.json").read_bytes())["value"]["why"] == "firmware"
+        assert json.loads((tmp_path / "release.json").read_bytes())["value"]["reason"] == "firmware"
         assert node.snapshot.ledger.release is not None
 
         assert await ask(socket, ResumeDriver(node.now())) == ControlResponse()
@@ -98,7 +98,9 @@ async def test_a_large_answer_leaves_nothing_behind(tmp_path: Path, caplog: pyte
     assert not [record for record in caplog.records if record.exc_info]
 
 
-@pytest.mark.parametrize("line", [b"", b"x", b"{}", b'{"type":"Nope"}', b"\xff", b'{"type":"LetGo","seconds":"1"}'])
+@pytest.mark.parametrize(
+    "line", [b"", b"x", b"{}", b'{"type":"Nope"}', b"\xff", b'{"type":"DrainDevice","seconds":"1"}']
+)
 async def test_what_is_no_request_is_answered_by_an_error(tmp_path: Path, line: bytes, golden: Golden) -> None:
     """Nonsense is named as such, and the socket goes on answering."""
     async with listening(Node(Snapshot()), tmp_path) as socket:

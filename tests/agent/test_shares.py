@@ -21,7 +21,7 @@ gpus:
 - {index: 1, uuid: GPU-b, minor: 1, model: L4, memory_mib: 8192, numa: 1}
 """
 IN_GIB = "sharing: {memory: {resources: [{name: gpu}]}}\n"
-DISTINCT = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 3, rename: slice, distinct: true}]}}\n"
+DISTINCT = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 3, rename: slice, distinctGPUs: true}]}}\n"
 
 
 class Site:
@@ -119,7 +119,8 @@ async def test_a_kubelet_that_takes_no_advice_gets_no_mix(site: Site) -> None:
 
 async def test_another_grain_waits_for_who_holds_the_old_one(site: Site) -> None:
     """The ids are the same and the name is: kubelet alone would count wrong. A GPU without pods is had at once."""
-    async with Kubelet(site.root / "k") as kubelet, site.agent(TWO, IN_GIB.replace("{res", "{grain: 2, res")) as agent:
+    in_pairs = IN_GIB.replace("{res", "{shareSize: 2, res")
+    async with Kubelet(site.root / "k") as kubelet, site.agent(TWO, in_pairs) as agent:
         await kubelet.until_capacity(MEMORY, 8, 8)
         assert on(await runs(kubelet, "a", MEMORY, 3)) == "GPU-a"
         site.write("config.yaml", IN_GIB)
@@ -136,7 +137,7 @@ async def test_another_grain_waits_for_who_holds_the_old_one(site: Site) -> None
 
 async def test_an_edit_while_no_agent_ran_is_an_edit(site: Site) -> None:
     """What shares were when they were given is on disk: the next agent knows that they mean something else now."""
-    coarse = IN_GIB.replace("{res", "{grain: 2, res")
+    coarse = IN_GIB.replace("{res", "{shareSize: 2, res")
     async with Kubelet(site.root / "k") as kubelet:
         async with site.agent(TWO, coarse) as first:
             await kubelet.until_capacity(MEMORY, 8, 8)
@@ -152,7 +153,7 @@ async def test_an_edit_while_no_agent_ran_is_an_edit(site: Site) -> None:
 async def test_too_fine_a_grain_shares_no_memory_and_nothing_else_is_lost(site: Site) -> None:
     """Edited live, and mended: the reason has the grain that fits."""
     fine = "sharing: {memory: {unit: MiB, resources: [{name: gpu, devices: [1]}]}}\n"
-    fits = fine.replace("unit: MiB", "unit: MiB, grain: 2")
+    fits = fine.replace("unit: MiB", "unit: MiB, shareSize: 2")
     async with Kubelet(site.root / "k") as kubelet, site.agent(TWO, "version: v1\n") as agent:
         await kubelet.until_capacity(GPU, 2, 2)
         site.write("config.yaml", fine)
@@ -160,7 +161,7 @@ async def test_too_fine_a_grain_shares_no_memory_and_nothing_else_is_lost(site: 
         assert "GPU 1: memory shares of 1 MiB" in await agent.until_says("sharing: failing")
         said = await agent.until_says("not offered under any resource name")
         assert "would make 8192 devices on this node, but the limit is 4096" in said
-        assert "set the grain to 2 MiB or more" in said
+        assert "set shareSize to 2 MiB or more" in said
         assert kubelet.capacity(MEMORY) == (0, 0)
         site.write("config.yaml", fits)
         await kubelet.until_capacity(MEMORY, 4096, 4096)
@@ -195,7 +196,7 @@ gpus:
   mig: {enabled: %s, devices: [%s]}
 - {index: 1, uuid: GPU-b, minor: 1, model: A100, mig: {enabled: false}}
 """
-PART = "{uuid: MIG-%d, profile: %s, gpu_instance: %d, slot: %d, memory_mib: 4864}"
+PART = "{uuid: MIG-%d, profile: %s, gpu_instance: %d, mig_index: %d, memory_mib: 4864}"
 SMALL, HALF = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
 
 
@@ -270,7 +271,7 @@ async def test_a_sick_mig_device_takes_only_its_own_shares(site: Site) -> None:
 
 
 SLICES = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}\n"
-IN_4_GIB = "sharing: {memory: {resources: [{name: gpu, grain: 4}]}}\n"
+IN_4_GIB = "sharing: {memory: {resources: [{name: gpu, shareSize: 4}]}}\n"
 
 
 async def test_an_agent_that_lost_its_state_knows_shares_by_what_their_containers_were_told(site: Site) -> None:

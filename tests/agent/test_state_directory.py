@@ -20,7 +20,7 @@ from gpuplane.agent import control
 from gpuplane.agent.node import Node
 from gpuplane.core.advertising import offer
 from gpuplane.core.health.devicehealth import health_without_parents
-from gpuplane.core.ledger import FIELD_BY_FILE, adapt_to_new_boot, encode_part, is_ledger_stored
+from gpuplane.core.ledger import FIELDS_WITH_FILE, adapt_to_new_boot, encode_part, is_ledger_stored
 from gpuplane.host import state
 from gpuplane.host.lock import locked
 from gpuplane.model.claims import AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
@@ -218,13 +218,13 @@ RELEASED = Ledger(
 
 
 def test_the_files_of_each_released_version_are_read_whole() -> None:
-    assert state.load(VERSIONS / "version-1", "boot") == (RELEASED, [])
+    assert state.load(VERSIONS / "version-2", "boot") == (RELEASED, [])
 
 
 def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path) -> None:
     """No drain and no verdict is lost. What cannot be understood withholds the devices that it is about, and is said;
     a copy of each such file is kept for the version that wrote it."""
-    shutil.copytree(VERSIONS / "version-2", tmp_path, dirs_exist_ok=True)
+    shutil.copytree(VERSIONS / "version-3", tmp_path, dirs_exist_ok=True)
 
     ledger, problems = state.load(tmp_path, "boot")
 
@@ -236,21 +236,21 @@ def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path
     assert found["GPU-b"].findings == known["GPU-b"].findings
     for uuid in ("GPU-b", "GPU-c"):
         drain = found[uuid].drain
-        assert drain is not None and "version 2" in as_shown(drain.reason) and drain.until is None
+        assert drain is not None and "version 3" in as_shown(drain.reason) and drain.until is None
     told = {Path(each.partition(":")[0]).name for each in problems}
-    assert told == {"asked.json", "cuts.json", "health.json", "release.json", "time-slices.json"}
-    assert "devices.GPU-b.probing.next" in next(each for each in problems if "health.json" in each)
+    assert told == {"node-requests.json", "share-layouts.json", "health.json", "release.json", "time-slices.json"}
+    assert "devices.GPU-b.probe.not_before" in next(each for each in problems if "health.json" in each)
     kept = (tmp_path / "health.other-version").read_bytes()
-    assert kept == (VERSIONS / "version-2/health.json").read_bytes()
+    assert kept == (VERSIONS / "version-3/health.json").read_bytes()
     assert (tmp_path / "claims.json").exists()
 
 
-@pytest.mark.parametrize("value", [b"[]", b'{"devices": []}', b"1", b'{"log": 1e999}'])
+@pytest.mark.parametrize("value", [b"[]", b'{"devices": []}', b"1", b'{"last_kernel_log_number": 1e999}'])
 async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(
     tmp_path: Path, value: bytes, golden: Golden
 ) -> None:
     """Until a person gives them back: gpuplane health restore all. A reboot does not."""
-    (tmp_path / "health.json").write_bytes(b'{"version":2,"boot_id":"boot","value":' + value + b"}")
+    (tmp_path / "health.json").write_bytes(b'{"version":3,"boot_id":"boot","value":' + value + b"}")
     ledger, [problem] = state.load(tmp_path, "boot")
     golden(problem, f"the problem of {value.decode()}")
 
@@ -399,12 +399,12 @@ def spoil(path: Path) -> None:
     (path / "x").mkdir(parents=True)
 
 
-@pytest.mark.parametrize("spoiled", [part.replace("_", "-") for part in FIELD_BY_FILE])
+@pytest.mark.parametrize("spoiled", [part.replace("_", "-") for part in FIELDS_WITH_FILE])
 async def test_a_file_that_the_disk_does_not_give_costs_only_itself(tmp_path: Path, spoiled: str) -> None:
     """It is named and left alone; the others are remembered, and still on disk after a run of the agent."""
     await store(FULL, tmp_path)
     spoil(tmp_path / f"{spoiled}.json")
-    rest = FULL.but(**{FIELD_BY_FILE[spoiled.replace("-", "_")]: None})
+    rest = FULL.but(**{spoiled.replace("-", "_"): None})
 
     ledger, problems = state.load(tmp_path, "boot")
     await store(ledger, tmp_path)
@@ -444,12 +444,12 @@ async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> Non
     node.apply(LedgerLoaded(FULL))
     async with storing(node, tmp_path):
         assert await node.wait_until(is_ledger_stored, deadline=60)
-        spoil(tmp_path / "cuts.json.new")
+        spoil(tmp_path / "share-layouts.json.new")
         node.apply(LedgerLoaded(FULL.but(share_layouts={"GPU-a": memory_layout(1024, mps=False).encoded})))
         assert await node.wait_until(lambda s: s.statuses[STATE_DIRECTORY].state == "failing", deadline=60)
-        (tmp_path / "cuts.json").write_bytes(encode_part({"GPU-a": "1024 MiB"}, "boot"))
+        (tmp_path / "share-layouts.json").write_bytes(encode_part({"GPU-a": "1024 MiB"}, "boot"))
         node.apply(LedgerLoaded(FULL))
-        shutil.rmtree(tmp_path / "cuts.json.new")
+        shutil.rmtree(tmp_path / "share-layouts.json.new")
         assert await node.wait_until(is_ledger_stored, deadline=60)
         assert node.snapshot.stored_ledger.possible_share_layouts == (FULL.share_layouts,)
         assert state.load(tmp_path, "boot") == (FULL, [])

@@ -213,7 +213,7 @@ async def test_a_described_machine_plays_it(tmp_path: Path) -> None:
     """No nvidia-smi is run; a failure of its call is told."""
     (tmp_path / "machine.yaml").write_text(
         "gpus: [{index: 0, uuid: GPU-a, model: P4}, {index: 1, uuid: GPU-b, model: A100}]\n"
-        "failures: [{effect: error, call: nvidia-smi, gpu: 0, error: NOT_SUPPORTED}]\n"
+        "failures: [{effect: error, nvml_function: nvidia-smi, gpu: 0, error: NOT_SUPPORTED}]\n"
     )
     (tmp_path / "config.yaml").write_text(config(long="all"))
     arguments = (

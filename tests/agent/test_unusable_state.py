@@ -98,7 +98,7 @@ async def test_shares_that_the_directory_says_otherwise_wait(tmp_path: Path) -> 
     """Once it can be used again it would be believed: what is given out has to mean the same then."""
     state = tmp_path / "s"
     state.mkdir(mode=0o700)
-    (state / "cuts.json").write_bytes(encode_part({"GPU-0": "1024 MiB"}, boot_id()))
+    (state / "share-layouts.json").write_bytes(encode_part({"GPU-0": "1024 MiB"}, boot_id()))
     state.chmod(0o777)
     async with Kubelet(tmp_path / "k"), running(tmp_path) as agent:
         assert await agent.node.wait_until(lambda s: not offer(s).waiting_reason, DEADLINE)

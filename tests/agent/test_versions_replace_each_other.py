@@ -9,6 +9,7 @@ import random
 from functools import partial
 from pathlib import Path
 
+from gpuplane.core.ledger import FORMAT_VERSION
 from gpuplane.sandbox.agent import PROGRAM, Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.manager import PluginGap
@@ -66,7 +67,7 @@ class History:
 
     async def fail(self, kubelet: Kubelet, device: str) -> None:
         """An XID that only a reset ends, and that no kernel log keeps."""
-        entry = f"{{gpu: {device.removeprefix('GPU-')}, code: xid-79, logged: false, message: off the bus}}"
+        entry = f"{{gpu: {device.removeprefix('GPU-')}, code: xid-79, in_kernel_log: false, message: off the bus}}"
         self.edit(f"{MACHINE}incidents:\n- {entry}\n")
         self.failed.add(device)
         await self.until_shown(kubelet)
@@ -105,7 +106,7 @@ def just_ill(refusal: Refusal, acts: list[PluginGap]) -> bool:
 def left_out(said: list[str]) -> bool:
     """Whether an agent of this version says what it left out of the next one's file, and that a copy is kept."""
     words = (
-        "health.json: the file has format version 2, but this agent writes version 1",
+        f"health.json: the file has format version {next_version.NEXT}, but this agent writes version {FORMAT_VERSION}",
         "devices.GPU-",
         f".{next_version.ADDED}",
         "ignored the fields",

@@ -88,6 +88,8 @@ async def remembered(state: Path, counts: dict[str, dict[str, int]]) -> None:
         while True:
             with suppress(FileNotFoundError):
                 devices = json.loads((state / "health.json").read_text())["value"]["devices"]
-                if {uuid: record["counts"] for uuid, record in devices.items() if "counts" in record} == counts:
+                if {
+                    uuid: record["fault_counts"] for uuid, record in devices.items() if "fault_counts" in record
+                } == counts:
                     return
             await asyncio.sleep(0.02)

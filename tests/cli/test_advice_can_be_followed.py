@@ -70,7 +70,7 @@ def machine(faulty: bool) -> str:
 
 def config(probe_period: str) -> str:
     """A file with this pause between probes, where no fault has to last before it counts."""
-    return f"version: v1\nhealth: {{probePeriod: {probe_period}, faults: {{pcie-degraded: {{patience: 0s}}}}}}\n"
+    return f"version: v1\nhealth: {{probePeriod: {probe_period}, faults: {{pcie-degraded: {{gracePeriod: 0s}}}}}}\n"
 
 
 async def devices(place: Place) -> list[dict[str, str]]:
@@ -109,7 +109,7 @@ async def test_what_is_printed_for_a_fault_ends_it(tmp_path: Path) -> None:
                 assert {each["state"] for each in await devices(place)} == {"unhealthy"}  # it is released
                 place.edit(place.machine, machine(faulty=False))
         for each in ill:
-            if named := re.search(r"with (gpuplane health restore .*)", each["ends"]):
+            if named := re.search(r"with (gpuplane health restore .*)", each["cleared_by_text"]):
                 status, said = await gpuplane(*shlex.split(named[1])[1:])
                 assert status == 0, said
         await kubelet.until_capacity(GPU, count, count)

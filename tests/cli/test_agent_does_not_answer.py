@@ -17,14 +17,13 @@ from gpuplane import __version__
 from gpuplane.agent.control import answer
 from gpuplane.agent.node import Node
 from gpuplane.cli import connection
-from gpuplane.cli.connection import NoAgent, ask, pictured, show
+from gpuplane.cli.connection import NoAgent, show
 from gpuplane.core.advertising import offer
-from gpuplane.core.reports.inspection.report import build_inspection
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
-from gpuplane.model.control import AgentInfo, ControlResponse, GetNodeState, NodeState
+from gpuplane.model.control import AgentInfo, ControlResponse, NodeState
 from gpuplane.model.encoding import encode
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -110,37 +109,10 @@ def test_what_a_newer_agent_adds_costs_nothing(tmp_path: Path, answers: Answers)
     assert show(tmp_path) == full(tmp_path).state
 
 
-def older(said: ControlResponse) -> dict[str, Any]:
-    """An answer as agents gave it before they told who they are: reasons were one text, and what is left had no
-    index."""
-    plain = document(said)
-    del plain["agent"]
-    for resource in plain["picture"]["offer"]["resources"]:
-        for device in resource["devices"]:
-            if reasons := device.pop("reasons", ()):
-                device["trouble"] = "; ".join(each["text"] for each in reasons)
-    for left in plain["picture"]["offer"]["left"]:
-        for name in ("device", "index", "kind"):
-            left.pop(name, None)
-    return plain
-
-
-def test_what_an_older_agent_does_not_say_costs_nothing(tmp_path: Path, answers: Answers) -> None:
-    """Neither who it is, nor what it did not know then. What it withholds is withheld."""
-    now = build_inspection(pictured(full(tmp_path)), AgentInfo(), 0.0)
-    answers(encode(older(full())))
-    answer = ask(tmp_path, GetNodeState())
-
-    assert answer.agent == AgentInfo()
-    assert build_inspection(pictured(answer), answer.agent, 0.0) == now
-    assert any(each.unhealthy for each in now.resources)
-    assert any(each.not_offered for each in now.devices)
-
-
 def test_a_ledger_that_an_agent_does_not_keep_is_an_empty_one(tmp_path: Path, answers: Answers) -> None:
     """As of one that has nothing to remember."""
     bare = document(full())
-    del bare["picture"]["snapshot"]["ledger"]
+    del bare["state"]["snapshot"]["ledger"]
     answers(encode(bare))
 
     assert show(tmp_path).snapshot.ledger == Snapshot().ledger
@@ -149,17 +121,15 @@ def test_a_ledger_that_an_agent_does_not_keep_is_an_empty_one(tmp_path: Path, an
 def test_what_a_newer_agent_says_otherwise_is_a_sentence(tmp_path: Path, answers: Answers, golden: Golden) -> None:
     """With both versions, what was not understood, and what to do."""
     other = document(full())
-    other["picture"]["snapshot"]["conditions"]["x"]["standing"] = "resting"
+    other["state"]["snapshot"]["statuses"]["x"]["state"] = "resting"
     answers(encode(other))
     said = refused(tmp_path)
 
-    assert all(word in said for word in ("9.9", __version__, "snapshot.conditions.x"))
+    assert all(word in said for word in ("9.9", __version__, "snapshot.statuses.x"))
     golden(said.replace(__version__, "VERSION"))
 
 
-@pytest.mark.parametrize(
-    "other", [[], 1, {"picture": 3}, {"picture": {"now": "x"}}, {"picture": None}, {"agent": []}, {}]
-)
+@pytest.mark.parametrize("other", [[], 1, {"state": 3}, {"state": {"now": "x"}}, {"state": None}, {"agent": []}, {}])
 def test_an_answer_of_another_kind_is_a_sentence(
     tmp_path: Path, answers: Answers, other: object, golden: Golden
 ) -> None:
@@ -169,7 +139,7 @@ def test_an_answer_of_another_kind_is_a_sentence(
     golden(refused(tmp_path).replace(__version__, "VERSION"), json.dumps(other))
 
 
-@pytest.mark.parametrize("said", [b"", b"{", b"\xff\xfe", b'{"picture":', b"HTTP/1.1 400\r\n", b"[", b'{"x":' * 20_000])
+@pytest.mark.parametrize("said", [b"", b"{", b"\xff\xfe", b'{"state":', b"HTTP/1.1 400\r\n", b"[", b'{"x":' * 20_000])
 def test_no_whole_answer_is_no_agent(tmp_path: Path, answers: Answers, said: bytes) -> None:
     """As when it is killed while it answers."""
     answers(said)
@@ -201,8 +171,8 @@ def test_nobody_there_is_said_with_the_path(tmp_path: Path, golden: Golden) -> N
 async def test_a_command_of_the_next_version_is_shown_the_picture_and_its_requests_are_refused(golden: Golden) -> None:
     """What it adds to a request may mean another request."""
     node = Node(Snapshot())
-    shown = await answer(node, b'{"type":"Show","since":3}', AgentInfo(version="1.0"))
-    refusal = await answer(node, b'{"type":"TakeUp","at":1.0,"of":"GPU-0"}', AgentInfo(version="1.0"))
+    shown = await answer(node, b'{"type":"GetNodeState","since":3}', AgentInfo(version="1.0"))
+    refusal = await answer(node, b'{"type":"ResumeDriver","at":1.0,"of":"GPU-0"}', AgentInfo(version="1.0"))
 
     assert shown.state is not None
     assert "gpuplane 1.0" in as_shown(refusal.error)

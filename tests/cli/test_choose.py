@@ -23,7 +23,7 @@ def refused(*arguments: object) -> Any:
     shown = choose(*arguments, "--json")
     assert shown.exit_code == 1
     document = json.loads(shown.stdout)
-    assert shown.stderr == f"Error: {document['refused']}\n"
+    assert shown.stderr == f"Error: {document['refusal_text']}\n"
     return document
 
 
@@ -91,29 +91,29 @@ def test_memory_is_all_of_one_gpu_and_what_has_no_room_is_refused(tmp_path: Path
     golden(fits[-1], "it fits")
     none = refused(*base, "--size", 81)
     assert none["gpus"] == {}
-    golden((none["why"], none["refused"]), "refused")
+    golden((none["choice_reason"], none["refusal_text"]), "refused")
 
 
 def test_memory_of_one_share_to_a_gpu_is_still_memory(tmp_path: Path, golden: Golden) -> None:
     """Two of them are of two GPUs, and no GPU has them."""
     config = tmp_path / "config.yaml"
-    config.write_text("sharing: {memory: {grain: 10, resources: [{name: gpu}]}}\n")
+    config.write_text("sharing: {memory: {shareSize: 10, resources: [{name: gpu}]}}\n")
     shown = refused("--machine", "dgx1-v100", "--config", config, "--size", 2)
 
     assert shown["gpus"] == {}
-    golden((shown["why"], shown["refused"]))
+    golden((shown["choice_reason"], shown["refusal_text"]))
 
 
 def test_shares_that_must_be_apart_are_refused_where_there_are_too_few_gpus(tmp_path: Path, golden: Golden) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, distinct: true}]}}\n")
+    config.write_text("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 4, distinctGPUs: true}]}}\n")
     base = ("--config", config, "--size", 2)
 
     apart = choose("--machine", "dgx1-v100", *base).output.splitlines()
     golden(apart[-1], "why")
     one = refused("--machine", "dgx1-v100", *base, "--available", "3")
     assert one["gpus"] == {"3": 1}
-    golden(one["refused"], "refused")
+    golden(one["refusal_text"], "refused")
 
 
 def test_what_is_not_there_is_refused_and_what_is_unavailable(tmp_path: Path, golden: Golden) -> None:
@@ -127,7 +127,7 @@ def test_what_is_not_there_is_refused_and_what_is_unavailable(tmp_path: Path, go
     assert (two.exit_code, two.stdout) == (1, "")
     golden(two.stderr, "not there")
     shown = refused("--machine", ill, "--size", 1, "--required", "1")
-    golden(shown["refused"], "unavailable")
+    golden(shown["refusal_text"], "unavailable")
 
 
 def test_for_machines_every_key_is_there() -> None:
@@ -138,16 +138,16 @@ def test_for_machines_every_key_is_there() -> None:
         "policy",
         "ids",
         "gpus",
-        "worth",
-        "bound",
-        "leaves",
-        "kinds",
-        "why",
-        "note",
-        "refused",
+        "affinity",
+        "affinity_bound",
+        "affinities_for_later_requests",
+        "best_sets",
+        "choice_reason",
+        "assumption",
+        "refusal_text",
     ]
     assert document["gpus"] == {str(index): 1 for index in range(8)}
-    assert document["leaves"] == [None, None, None]
+    assert document["affinities_for_later_requests"] == [None, None, None]
 
 
 def test_beyond_a_table_the_answer_comes_with_what_is_missing_at_most(tmp_path: Path, golden: Golden) -> None:
@@ -157,14 +157,14 @@ def test_beyond_a_table_the_answer_comes_with_what_is_missing_at_most(tmp_path: 
     found = json.loads(choose("--machine", rack, "--size", 8, "--json").output)
 
     assert found["gpus"] == {str(index): 1 for index in range(8)}
-    assert found["worth"] == found["bound"] == 28 * 120
-    assert found["kinds"] == found["leaves"] == []
+    assert found["affinity"] == found["affinity_bound"] == 28 * 120
+    assert found["best_sets"] == found["affinities_for_later_requests"] == []
     golden(choose("--machine", rack, "--size", 8).output)
 
 
 def _islander(n: int) -> str:
     peers = [m for m in range(n // 8 * 8, n // 8 * 8 + 8) if m != n]
-    links = ", ".join(f"{{peer: '0000:{m:02x}:00.0', lanes: 1}}" for m in peers)
+    links = ", ".join(f"{{peer: '0000:{m:02x}:00.0', nvlink_count: 1}}" for m in peers)
     return f"- {{index: {n}, uuid: GPU-{n}, pci: '0000:{n:02x}:00.0', numa: {n // 8}, links: [{links}]}}\n"
 
 

@@ -72,7 +72,7 @@ async def test_the_document_has_each_claim(tmp_path: Path) -> None:
     """With all keys."""
     document = json.loads((await shown(tmp_path, claimed(), "--json")).stdout)
 
-    assert document["version"] == 1
+    assert document["version"] == 2
     assert [(each["name"], each["state"], each["code"]) for each in document["claims"]] == [
         ("a", "prepared", ""),
         ("b", "waiting", "claim-not-stored"),
@@ -99,4 +99,4 @@ async def test_a_node_without_claims_says_so(tmp_path: Path) -> None:
     assert (found.stdout, found.exit_code) == ("", 0)
     assert found.stderr
     (tmp_path / "other").mkdir()
-    assert json.loads((await shown(tmp_path / "other", node(), "--json")).stdout) == {"version": 1, "claims": []}
+    assert json.loads((await shown(tmp_path / "other", node(), "--json")).stdout) == {"version": 2, "claims": []}

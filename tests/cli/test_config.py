@@ -88,12 +88,12 @@ def test_explain_as_json_has_all_of_it(files: tuple[Path, Path], golden: Golden)
 
     assert status == 0
     half = document["explanation"]["resources"]["nvidia.com/half"]
-    assert half == {"devices": 2, "healthy": 2, "advised": half["advised"]}
-    golden(half["advised"])
+    assert half == {"devices": 2, "healthy": 2, "preference": half["preference"]}
+    golden(half["preference"])
     assert document["explanation"]["units"][0]["ids"] == [f"{UUID}0::0", f"{UUID}0::1"]
     assert document["resolved"]["settings"]["pass_device_specs"] is True
     assert document["resolved"]["sources"]["mig_strategy"] == "--mig-strategy"
-    assert document["resolved"].keys() == {"settings", "sources", "idle", "warnings"}
+    assert document["resolved"].keys() == {"settings", "sources", "ignored_settings", "warnings"}
 
 
 def test_check_says_all_that_is_wrong_and_its_status(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -192,10 +192,10 @@ sharing:
   timeSlicing:
     timeSlice: short
     resources:
-    - {name: gpu, replicas: 2, model: A, distinct: true}
+    - {name: gpu, replicas: 2, model: A, distinctGPUs: true}
   memory:
     unit: MiB
-    grain: %d
+    shareSize: %d
     resources:
     - {name: gpu}
 """
@@ -257,7 +257,7 @@ def test_a_machine_without_gpus_is_no_silence(machine: str, files: tuple[Path, P
 @pytest.mark.parametrize("mps", ["false", "true"])
 def test_what_keeps_a_container_within_its_memory_is_noted(mps: str, golden: Golden) -> None:
     """And, where there are several GPUs, what the scheduler does not see."""
-    text = f"sharing: {{memory: {{mps: {mps}, resources: [{{name: gpu}}]}}}}"
+    text = f"sharing: {{memory: {{enforcedByMPS: {mps}, resources: [{{name: gpu}}]}}}}"
     one, two = (gpu.but(memory_mib=2048) for gpu in (A, B))
 
     assert len(notes(text, one)) < len(notes(text, one, two))
@@ -276,7 +276,7 @@ def test_what_keeps_a_container_within_its_memory_is_noted(mps: str, golden: Gol
         ),
         (
             "topology",
-            "timeSlicing: {resources: [{name: gpu, replicas: 2, distinct: true}]}",
+            "timeSlicing: {resources: [{name: gpu, replicas: 2, distinctGPUs: true}]}",
         ),
         ("packed", "memory: {resources: [{name: gpu}]}"),
     ],
@@ -363,11 +363,11 @@ RULED = """\
 health:
   faults:
     xid-48: {severity: note}
-    xid-94: {severity: degraded, patience: 30s}
+    xid-94: {severity: degraded, gracePeriod: 30s}
     xid-95: {severity: unhealthy}
     nvlink-down:
       advice: call Ann
-      patience: 1m
+      gracePeriod: 1m
 """
 
 
@@ -383,9 +383,9 @@ ALL_XIDS = (
         ("", {}, []),
         ("", {"DP_DISABLE_HEALTHCHECKS": "13", "DP_ENABLE_HEALTHCHECKS": "79"}, []),
         (RULED, {}, [(("nvlink-down",), ("c:6",)), (("xid-48",), ("c:3",)), (("xid-94",), ("c:4",))]),
-        ("health: {faults: {xid-94: {ends: time, lasts: 10m}}}", {}, [(("xid-94",), ("c:1",))]),
+        ("health: {faults: {xid-94: {clearedBy: time, clearAfter: 10m}}}", {}, [(("xid-94",), ("c:1",))]),
         (
-            "health: {faults: {xid-94: {patience: 30s}}}",
+            "health: {faults: {xid-94: {gracePeriod: 30s}}}",
             {"DP_DISABLE_HEALTHCHECKS": "94,48,900", "DP_ENABLE_HEALTHCHECKS": "13"},
             [
                 (("xid-13",), ("DP_ENABLE_HEALTHCHECKS",)),

@@ -16,8 +16,8 @@ MIXED = (
     "gpus:\n"
     "- {index: 0, uuid: GPU-0, model: NVIDIA A100}\n"
     "- {index: 1, uuid: GPU-1, pci: '0000:3b:00.0', model: NVIDIA A100, mig: {enabled: true, devices: [\n"
-    "    {uuid: MIG-1, profile: 1g.10gb, gpu_instance: 7, slot: 0},\n"
-    "    {uuid: MIG-2, profile: 1g.10gb, gpu_instance: 8, slot: 1}]}}\n"
+    "    {uuid: MIG-1, profile: 1g.10gb, gpu_instance: 7, mig_index: 0},\n"
+    "    {uuid: MIG-2, profile: 1g.10gb, gpu_instance: 8, mig_index: 1}]}}\n"
 )
 PART = "nvidia.com/mig-1g.10gb"
 WELL = [f"GPU-{i}" for i in range(4)]
@@ -128,7 +128,7 @@ async def test_restore_heals_what_waited_for_a_reset(place: Place) -> None:
         befall(place, "gpu: 1, code: xid-79, message: GPU has fallen off the bus")
         await kubelet.until_capacity(GPU, 4, 3)
         stands = (await inspected(place))["GPU-1"]
-        assert (stands["state"], stands["code"], stands["counts"]) == ("unhealthy", "xid-79", {"xid-79": 1})
+        assert (stands["state"], stands["code"], stands["fault_counts"]) == ("unhealthy", "xid-79", {"xid-79": 1})
         assert (await health(place, "restore", "GPU-1"))[0] == 0
         await kubelet.until_capacity(GPU, 4, 4)
         assert (await inspected(place))["GPU-1"]["state"] == "healthy"

@@ -282,8 +282,8 @@ def test_json(tmp_path: Path) -> None:
     """For programs: status, reason, the diff of each file; errors, too."""
     file = copied("kubeadm-1.7.toml", tmp_path)
     told = json.loads(run("containerd", "--config", file, *V, "--check", "--json").output)
-    assert told["status"] == "needed" and told["version"] == "1.7.24" and f"{file}:31 " in told["why"]
-    assert [(each["path"], each["said"]) for each in told["changes"]] == [(str(file), "enable_cdi = true")]
+    assert told["status"] == "needed" and told["version"] == "1.7.24" and f"{file}:31 " in told["reason"]
+    assert [(each["path"], each["change"]) for each in told["changes"]] == [(str(file), "enable_cdi = true")]
     assert "-    enable_cdi = false\n+    enable_cdi = true\n" in told["changes"][0]["diff"]
 
     done = run("containerd", "--config", file, "--runtime-version", "1.6", "--json")

@@ -42,12 +42,12 @@ def machine(lost: int | None = None) -> str:
     """Four GPUs on two NUMA nodes."""
     gpus = "".join(
         f"  - {{index: {n}, minor: {n}, uuid: {uuid}, model: NVIDIA H100, memory_mib: 81559, numa: {n // 2},"
-        f" pci: '0000:{n + 1:02x}:00.0', nodes: [/dev/nvidia{n}]"
+        f" pci: '0000:{n + 1:02x}:00.0', device_nodes: [/dev/nvidia{n}]"
         f"{', faults: [{code: gpu-lost, message: it has fallen off the bus}]' if n == lost else ''}}}\n"
         for n, uuid in enumerate(UUIDS)
     )
     return (
-        "layout: debian\nnodes: [/dev/nvidiactl, /dev/nvidia-uvm]\n"
+        "driver_file_layout: debian\nshared_nodes: [/dev/nvidiactl, /dev/nvidia-uvm]\n"
         f"driver: {{version: 580.95.05, cuda: '13.0'}}\ngpus:\n{gpus}"
     )
 

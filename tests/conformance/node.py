@@ -29,19 +29,19 @@ RECORDS = f"var/log/pods/default_train_{UID}/main", f"var/log/containers/train_d
 """What kubelet keeps of the pod's container: a directory, and a link into it."""
 MACHINE = """\
 driver: {version: 570.172.08, cuda: "12.8"}
-layout: debian
-nodes: [/dev/nvidiactl, /dev/nvidia-uvm]
-majors: {nvidia: 195, nvidia-uvm: 511, nvidia-caps: 237}
+driver_file_layout: debian
+shared_nodes: [/dev/nvidiactl, /dev/nvidia-uvm]
+major_numbers: {nvidia: 195, nvidia-uvm: 511, nvidia-caps: 237}
 gpus:
 - {index: 0, uuid: GPU-0, model: NVIDIA A100, memory_mib: 81920, pci: "0000:01:00.0", numa: 0, minor: 0,
-   nodes: [/dev/nvidia0], faults: [{code: remap-pending, message: a row waits}]}
+   device_nodes: [/dev/nvidia0], faults: [{code: remap-pending, message: a row waits}]}
 - {index: 1, uuid: GPU-1, model: NVIDIA A100, memory_mib: 81920, pci: "0000:02:00.0", numa: 0, minor: 1,
-   nodes: [/dev/nvidia1], links: [{peer: nvswitch, lanes: 1}]}
+   device_nodes: [/dev/nvidia1], links: [{peer: nvswitch, nvlink_count: 1}]}
 - {index: 2, uuid: GPU-2, model: NVIDIA A100, memory_mib: 81920, pci: "0000:03:00.0", numa: 1, minor: 2,
-   nodes: [/dev/nvidia2], mig: {enabled: true}}
+   device_nodes: [/dev/nvidia2], mig: {enabled: true}}
 - {index: 3, uuid: GPU-3, model: NVIDIA A100, memory_mib: 81920, pci: "0000:04:00.0", numa: 1, minor: 3,
-   nodes: [/dev/nvidia3], mig: {enabled: true, devices: [{uuid: MIG-0, profile: 1g.10gb, gpu_instance: 7,
-   memory_mib: 9728, nodes: [/dev/nvidia-caps/nvidia-cap471, /dev/nvidia-caps/nvidia-cap472]}]}}
+   device_nodes: [/dev/nvidia3], mig: {enabled: true, devices: [{uuid: MIG-0, profile: 1g.10gb, gpu_instance: 7,
+   memory_mib: 9728, device_nodes: [/dev/nvidia-caps/nvidia-cap471, /dev/nvidia-caps/nvidia-cap472]}]}}
 """
 LOAD = """\
 load:
@@ -127,8 +127,9 @@ class _Stage:
         """A pod holds a share of GPU 0, GPU 1 has an XID, GPU 2 is not offered, the MIG device of GPU 3 is drained."""
         await kubelet.run(Pod("train", (Container("main", {SHARED: 1}),)))
         await self._page("gpuplane_container_memory_used_bytes{")
-        sick = "links: [{peer: nvswitch, lanes: 1}], faults: [{code: recovery-reset, message: a reset is asked for}]"
-        asked = MACHINE.replace("links: [{peer: nvswitch, lanes: 1}]", sick)
+        links = "links: [{peer: nvswitch, nvlink_count: 1}]"
+        sick = f"{links}, faults: [{{code: recovery-reset, message: a reset is asked for}}]"
+        asked = MACHINE.replace(links, sick)
         self.machine.with_suffix(".new").write_text(asked + LOAD + INCIDENT)
         self.machine.with_suffix(".new").replace(self.machine)
         await kubelet.until_capacity(SHARED, 4, 2)

@@ -173,7 +173,7 @@ def test_a_gpu_waits_until_its_compute_mode_is_restored(golden: Golden) -> None:
     for now in (10.0, 100.0):
         heard = part_statuses(WantedDaemons(), status, "/run/mps", now)
         snapshot = node(*(StatusChanged(part, status) for part, status in heard.items()), sharing=Sharing())
-        assert troubles(snapshot) == {"problem mps upkeep", ""}
+        assert troubles(snapshot) == {"problem mps compute modes", ""}
         golden(texts(snapshot))
     assert part_statuses(WantedDaemons(), status, "/run/mps", 9.0) == {}, "the boot in which that was so is over"
 

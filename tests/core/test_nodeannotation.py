@@ -85,12 +85,16 @@ def test_the_text() -> None:
     found = node_gpus(snapshot)
     assert found is not None
     assert json.loads(encode_node_gpus(found)) == {
-        "v": 1,
+        "version": 2,
         "models": [[H100, 81559]],
         "resources": [[GPU, "", 0], [SMALL, "", 0]],
         "gpus": [
-            {"i": "0", "u": "GPU-0", "r": 0, "n": 1, "s": "unhealthy", "c": "gpu-lost"},
-            {"i": "1", "u": "GPU-1", "mig": [{"p": "1g.10gb", "d": [[0, 7], [1, 8]], "r": 1, "n": 1}]},
+            {"index": "0", "uuid": "GPU-0", "resource": 0, "ids": 1, "state": "unhealthy", "code": "gpu-lost"},
+            {
+                "index": "1",
+                "uuid": "GPU-1",
+                "mig": [{"profile": "1g.10gb", "devices": [[0, 7], [1, 8]], "resource": 1, "ids": 1}],
+            },
         ],
         "held": {"ml": [["train/main", 1, {"1:1": 1}]]},
     }
@@ -292,23 +296,30 @@ def test_long_names_go_first() -> None:
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
         ("{}", "cannot be read"),
-        ('{"v": 2, "gpus": 7}', "has version 2; this program reads version 1"),
-        ('{"v": 1, "gpus": 7}', "cannot be read"),
-        ('{"v": 1, "gpus": [{"i": "0"}]}', "cannot be read"),
-        ('{"v": 1, "models": [["x", 1]], "gpus": [{"i": "0", "m": -1}]}', "cannot be read"),
-        ('{"v": 1, "models": [["x", 1]], "gpus": [{"i": "0", "mig": [{"p": "a", "d": [[1]]}]}]}', "cannot be read"),
-        ('{"v": 1, "held": {"a": [["b/c", 0, {"0": 1}]]}}', "cannot be read"),
-        (f'{{"v": 1, "more": "{"x" * MAX_BYTES}"}}', "more than 8192 bytes"),
+        ('{"version": 3, "gpus": 7}', "has version 3; this program reads version 2"),
+        ('{"version": 2, "gpus": 7}', "cannot be read"),
+        ('{"version": 2, "gpus": [{"index": "0"}]}', "cannot be read"),
+        ('{"version": 2, "models": [["x", 1]], "gpus": [{"index": "0", "model": -1}]}', "cannot be read"),
+        (
+            '{"version": 2, "models": [["x", 1]], '
+            '"gpus": [{"index": "0", "mig": [{"profile": "a", "devices": [[1]]}]}]}',
+            "cannot be read",
+        ),
+        ('{"version": 2, "held": {"a": [["b/c", 0, {"0": 1}]]}}', "cannot be read"),
+        (f'{{"version": 2, "more": "{"x" * MAX_BYTES}"}}', "more than 8192 bytes"),
         ("\ud800", "cannot be read"),
-        (f'{{"v": 1, "models": [["x", {1 << 31}]], "gpus": []}}', "cannot be read"),
-        ('{"v": 1, "models": [["x", -1]], "gpus": []}', "cannot be read"),
-        (f'{{"v": 1, "resources": [["r", "memory", {1 << 31}]]}}', "cannot be read"),
-        (f'{{"v": 1, "models": [["x", 1]], "gpus": [{{"i": "0", "n": {1 << 31}}}]}}', "cannot be read"),
-        (f'{{"v": 1, "resources": [["r", "", 0]], "held": {{"a": [["b", 0, {{"0": {1 << 31}}}]]}}}}', "cannot be read"),
-        ('{"v": 1, "resources": [["r", "", 0]], "held": {"a": [["b", 0, {"0": -1}]]}}', "cannot be read"),
+        (f'{{"version": 2, "models": [["x", {1 << 31}]], "gpus": []}}', "cannot be read"),
+        ('{"version": 2, "models": [["x", -1]], "gpus": []}', "cannot be read"),
+        (f'{{"version": 2, "resources": [["r", "memory", {1 << 31}]]}}', "cannot be read"),
+        (f'{{"version": 2, "models": [["x", 1]], "gpus": [{{"index": "0", "ids": {1 << 31}}}]}}', "cannot be read"),
+        (
+            f'{{"version": 2, "resources": [["r", "", 0]], "held": {{"a": [["b", 0, {{"0": {1 << 31}}}]]}}}}',
+            "cannot be read",
+        ),
+        ('{"version": 2, "resources": [["r", "", 0]], "held": {"a": [["b", 0, {"0": -1}]]}}', "cannot be read"),
         ("[" * 8000, "cannot be read"),
-        ('{"v": 1, "more": ' + "[" * 8000, "cannot be read"),
-        ('{"v":' * 1600, "cannot be read"),
+        ('{"version": 2, "more": ' + "[" * 8000, "cannot be read"),
+        ('{"version":' * 1600, "cannot be read"),
         ('{"x":' * 1600, "cannot be read"),
     ],
 )
@@ -317,7 +328,7 @@ def test_a_text_that_somebody_else_wrote(text: str, why: str) -> None:
         decode_node_gpus(text)
 
 
-KEYS = st.sampled_from(("v", "gpus", "models", "mig", "i", "d", "held", "p"))
+KEYS = st.sampled_from(("version", "gpus", "models", "mig", "index", "devices", "held", "profile"))
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(), lambda each: st.lists(each) | st.dictionaries(KEYS, each)
 )
@@ -326,10 +337,12 @@ JSON = st.recursive(
 @given(JSON)
 def test_no_text_makes_another_error(found: object) -> None:
     """Whatever stands there is read, or is a ValueError."""
-    text = json.dumps({**found, "v": 1} if isinstance(found, dict) else found)
+    text = json.dumps({**found, "version": 2} if isinstance(found, dict) else found)
     with suppress(ValueError):
         decode_node_gpus(text)
 
 
 def test_keys_of_a_newer_program_are_ignored() -> None:
-    assert decode_node_gpus('{"v": 1, "colour": "red", "models": [["x", 1]], "gpus": [{"i": "0", "numa": 1}]}').gpus
+    assert decode_node_gpus(
+        '{"version": 2, "colour": "red", "models": [["x", 1]], "gpus": [{"index": "0", "numa": 1}]}'
+    ).gpus

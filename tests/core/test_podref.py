@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.model.health import Finding
 from gpuplane.model.pod import PodRef, may_be_same_container, merge_all_pod_refs, merge_pod_refs, same_container
-from gpuplane.model.snapshot import Allocation
 
 WORLD = tuple(
     PodRef(namespace, name, uid, container)
@@ -128,36 +126,8 @@ def test_each_of_those_that_are_joined_is_in_one_of_them(these: list[PodRef]) ->
 
 @given(refs.filter(lambda ref: not (ref.uid and ref.name)))
 def test_a_text_is_read_as_what_it_was_written_for(ref: PodRef) -> None:
-    """Of those that know a name or a UID; a name hides a UID, which the version before does not know."""
+    """Of those that know a name or a UID; a name hides a UID."""
     assert PodRef.parse(str(ref)) == (ref if ref.identifies_pod else PodRef())
-
-
-def test_texts_of_the_version_before_are_read() -> None:
-    """As it wrote them in health.json, and on the control socket."""
-    finding = b'{"code": "xid-94", "message": "", "since": 1.0, "holders": ["ml/train/main", "1b2c/main", ""]}'
-    held = b'{"resource": "nvidia.com/gpu", "devices": ["GPU-a"], "pod": "1b2c", "container": "main"}'
-
-    holders = PodRef("ml", "train", container="main"), PodRef(uid="1b2c", container="main"), PodRef()
-    assert msgspec.json.decode(finding, type=Finding).holders == holders
-    assert msgspec.json.decode(held, type=Allocation).holder == PodRef(uid="1b2c", container="main")
-
-
-@given(st.lists(refs, max_size=3).map(tuple))
-def test_what_is_written_is_what_is_read_and_has_the_texts_too(holders: tuple[PodRef, ...]) -> None:
-    """An agent of the version before reads the texts after a rollback."""
-    finding = Finding(code="xid-94", message="", since=1.0, holders=holders)
-    written = msgspec.json.encode(finding)
-
-    assert msgspec.json.decode(written, type=Finding) == finding
-    assert msgspec.json.decode(written).get("holders", []) == [str(each) for each in holders]
-
-
-def test_what_is_left_out_stays_out() -> None:
-    finding = Finding(code="xid-94", message="", since=1.0, holders=(PodRef("ml", "train", container="main"),))
-    held = Allocation("nvidia.com/gpu", ("GPU-a",), PodRef("ml", "train", container="main"))
-
-    assert finding.but(holders=()) == Finding(code="xid-94", message="", since=1.0)
-    assert held.but(holder=PodRef()) == Allocation("nvidia.com/gpu", ("GPU-a",))
 
 
 @pytest.mark.parametrize("text", ["", "a", "/", "a/b/c/d", "////"])

@@ -1,4 +1,4 @@
-"""Share layouts are values in the program, and the texts of the first version where they are stored."""
+"""Share layouts are values in the program, and texts where they are stored."""
 
 import pytest
 from hypothesis import given
@@ -21,7 +21,6 @@ STORED = {
     "8 by MPS": mps_client_layout(8),
     "unknown": UNKNOWN,
 }
-"""As the first version wrote them."""
 
 
 @pytest.mark.parametrize("text", STORED)

@@ -1,4 +1,4 @@
-"""The statuses of parts: their names, their types, their JSON, and what programs of the version before make of it."""
+"""The statuses of parts: their names, their types and their JSON."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ KINDS: tuple[PartKind, ...] = get_args(PartKind)
 SEVERAL = ("plugin", "mps daemon", "cdi conflict", "other")
 """The kinds of which there may be several parts."""
 
-LISTS = {"fingerprints", "devices", "exclusive", "pending"}
+LISTS = {"fingerprints", "devices", "exclusive_gpus", "pending_gpus"}
 """The fields that are tuples of names."""
 
 FULL: dict[AnyPart, Status] = {
@@ -64,20 +64,6 @@ FULL: dict[AnyPart, Status] = {
     CONFIG: Status("failing", "c.yaml:2: no such key"),
     plugin_part("nvidia.com/gpu"): Status("ok", "registered"),
 }
-FORMER: dict[str, dict[str, Any]] = {
-    "driver": {"standing": "waiting", "reason": "let go of", "since": 3.0},
-    "cdi": {"standing": "ok", "reason": "/var/run/cdi", "detail": "a@1 a=0@2"},
-    "cdi /etc/cdi/a b.yaml": {"standing": "failing", "reason": "twice", "detail": "a=0 a=1"},
-    "cdi hook": {"standing": "ok", "reason": "called", "detail": "/opt/hook"},
-    "mps/nvidia.com/gpu": {"standing": "ok", "reason": "process 7", "detail": "GPU-a,GPU-b"},
-    "mps upkeep": {"standing": "failing", "reason": "denied", "detail": "GPU-a"},
-    "time slices": {"standing": "waiting", "reason": "long: GPU 0, 1", "detail": "GPU-a,GPU-b"},
-    "kubelet lock": {"standing": "waiting", "reason": "process 1 serves", "detail": "standby"},
-    "state": {"standing": "ok", "reason": "/var/lib/gpuplane"},
-    "config": {"standing": "failing", "reason": "c.yaml:2: no such key"},
-    "plugin/nvidia.com/gpu": {"standing": "ok", "reason": "registered"},
-}
-"""The same as the version before writes it."""
 
 
 def subjects(kind: PartKind) -> st.SearchStrategy[str]:
@@ -100,10 +86,7 @@ def statuses(draw: st.DrawFn) -> Statuses:
     found: dict[AnyPart, Status] = {}
     for part in draw(st.lists(PARTS)):
         names = {field.name for field in msgspec.structs.fields(part.status_type)}
-        lists: dict[str, Any] = {
-            name: tuple(draw(st.lists(st.text())))
-            for name in names & {"fingerprints", "devices", "exclusive", "pending"}
-        }
+        lists: dict[str, Any] = {name: tuple(draw(st.lists(st.text()))) for name in names & LISTS}
         if "metadata_root" in names:  # of claims, by UID
             lists = {"fingerprints": draw(st.dictionaries(st.text(), st.text()))}
         others: dict[str, Any] = {"path": draw(st.text())} if "path" in names else {}
@@ -153,30 +136,16 @@ def test_statuses_survive_json(found: Statuses) -> None:
     assert read.value == snapshot
 
 
-def test_a_program_of_the_version_before_reads_what_it_knows() -> None:
-    """All fields that it knows are as it would write them."""
-    written = json.loads(encode(Snapshot(statuses=Statuses(FULL))))["conditions"]
-
-    known = ("standing", "reason", "detail", "code", "since")
-    for name, status in FORMER.items():
-        assert {"detail": "", **status} == {"detail": "", **{k: v for k, v in written[name].items() if k in known}}
-
-
-def test_what_the_version_before_writes_is_read() -> None:
-    """As strictly, and field by field."""
-    document = {"conditions": FORMER}
-
-    assert decode(json.dumps(document).encode(), Snapshot).statuses == Statuses(FULL)
-    assert decode_leniently(document, Snapshot).value.statuses == Statuses(FULL)
-
-
-@pytest.mark.parametrize("spoilt", [{"standing": "resting"}, {}, 7, None])
+@pytest.mark.parametrize("spoilt", [{"state": "resting"}, {}, 7, None])
 def test_a_status_that_is_none_costs_itself_only(spoilt: object) -> None:
-    read = decode_leniently({"conditions": {**FORMER, "driver": spoilt}}, Snapshot)
+    written = json.loads(encode(Snapshot(statuses=Statuses(FULL))))
+    written["statuses"]["driver"] = spoilt
+
+    read = decode_leniently(written, Snapshot)
 
     assert read.value.statuses == Statuses(FULL).but(DRIVER, None)
     with pytest.raises(msgspec.ValidationError):
-        decode(json.dumps({"conditions": {"driver": spoilt}}).encode(), Snapshot)
+        decode(json.dumps({"statuses": {"driver": spoilt}}).encode(), Snapshot)
 
 
 def test_a_part_is_given_a_status_of_its_type_alone() -> None:

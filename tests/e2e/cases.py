@@ -31,8 +31,8 @@ sharing:
     failRequestsGreaterThanOne: true
     resources: [{name: gpu, replicas: 2, devices: [0, 1]}, {name: gpu, replicas: 4, rename: gpu-quarter, devices: [2]}]
 """
-DISTINCT = "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, distinct: true}]}}\n"
-MEMORY = "version: v1\nsharing: {memory: {unit: GiB, grain: 16, resources: [{name: gpu, devices: [0, 1]}]}}\n"
+DISTINCT = "version: v1\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, distinctGPUs: true}]}}\n"
+MEMORY = "version: v1\nsharing: {memory: {unit: GiB, shareSize: 16, resources: [{name: gpu, devices: [0, 1]}]}}\n"
 NAMED = "version: v1\nresources: {gpus: [{pattern: '*3090*', name: big}, {pattern: '*A*', name: ampere}]}\n"
 MIG_SLICES = """
 version: v1

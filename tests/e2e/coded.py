@@ -2,7 +2,18 @@
 
 from typing import Any
 
-TEXTS = {"reason", "ends", "advice", "not_ready", "waiting", "not_offered", "said", "waits_for", "why", "message"}
+TEXTS = {
+    "reason",
+    "cleared_by_text",
+    "advice",
+    "not_ready",
+    "waiting",
+    "not_offered",
+    "said",
+    "waits_for",
+    "why",
+    "message",
+}
 TIMES = {"time", "started", "since", "until"}
 OTHERS = {"generation"}
 """Numbers that no two runs share."""
@@ -33,6 +44,6 @@ def shape(document: Any) -> Any:
             if not reason["code"]:
                 del reason["code"]  # what has no code today may have one tomorrow
     for part in found.get("parts", ()):
-        if part["standing"] == "ok":
+        if part["state"] == "ok":
             del part["reason"]  # there is nothing that has to be said
     return found

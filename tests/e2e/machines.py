@@ -31,7 +31,7 @@ def gpu(index: int, **more: Any) -> Fields:
         "compute_capability": "8.0",
         "pci": f"0000:{index + 16:02x}:00.0",
         "numa": index % 2,
-        "nodes": [f"/dev/nvidia{index}"],
+        "device_nodes": [f"/dev/nvidia{index}"],
         **more,
     }
 
@@ -43,9 +43,9 @@ def mig(index: int, *instances: int, profile: str = "1g.5gb", **more: Any) -> Fi
             "uuid": mig_uuid(index, instance),
             "profile": profile,
             "gpu_instance": instance,
-            "slot": slot,
+            "mig_index": slot,
             "memory_mib": 4864,
-            "nodes": [f"/dev/nvidia-caps/nvidia-cap{3 + 135 * index + 9 * instance + part}" for part in (0, 1)],
+            "device_nodes": [f"/dev/nvidia-caps/nvidia-cap{3 + 135 * index + 9 * instance + part}" for part in (0, 1)],
         }
         for slot, instance in enumerate(instances)
     ]
@@ -69,8 +69,8 @@ class MachineFile:
         self.path = path
         self.document: Fields = {
             "driver": {"version": "580.95.05", "cuda": "13.0"},
-            "nodes": ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"],
-            "majors": {"nvidia": 195, "nvidia-uvm": 511, "nvidia-caps": 236},
+            "shared_nodes": ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"],
+            "major_numbers": {"nvidia": 195, "nvidia-uvm": 511, "nvidia-caps": 236},
             "gpus": [gpu(index) for index in range(gpus)] if isinstance(gpus, int) else list(gpus),
             **more,
         }

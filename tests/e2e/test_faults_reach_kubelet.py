@@ -16,7 +16,7 @@ QUICK = "version: v1\nhealth: {probePeriod: 50ms}\n"
 NEVER = "version: v1\nhealth: {probePeriod: 1h}\n"
 """No probe comes, so that everything stays as a fault left it."""
 PATIENT = ("driver-hang", "driver-failed", "driver-start", "driver-denied")
-AT_ONCE = f"version: v1\nhealth: {{faults: {{{', '.join(f'{code}: {{patience: 0}}' for code in PATIENT)}}}}}\n"
+AT_ONCE = f"version: v1\nhealth: {{faults: {{{', '.join(f'{code}: {{gracePeriod: 0}}' for code in PATIENT)}}}}}\n"
 MIXED = "version: v1\nflags: {migStrategy: mixed}\n"
 WELL, ILL = "Healthy", "Unhealthy"
 
@@ -66,7 +66,7 @@ def node(here: Path) -> Iterator[Node]:
 
 def failing(agent: Agent) -> set[str]:
     """The names of the parts that are failing."""
-    return {each["name"] for each in agent.inspect()["parts"] if each["standing"] == "failing"}
+    return {each["name"] for each in agent.inspect()["parts"] if each["state"] == "failing"}
 
 
 def judged(node: Node, codes: dict[int, str]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def judged(node: Node, codes: dict[int, str]) -> dict[str, Any]:
             "code": each["code"],
             "severity": severities.get((each["uuid"], codes[int(each["index"])]), ""),
             "kinds": [reason["kind"] for reason in each["reasons"]],
-            "counts": each["counts"],
+            "fault_counts": each["fault_counts"],
         }
         for each in node.agent.inspect()["devices"]
     }
@@ -152,14 +152,14 @@ def test_an_incident_outlives_its_line_until_the_gpu_is_restored(node: Node) -> 
 
         done = agent.command("health", "restore", "1", "--json")
         said = done.json()
-        assert (done.status, said["well"], said["device"], said["index"], said["state"]) == (
+        assert (done.status, said["recovered"], said["device"], said["index"], said["state"]) == (
             0, True, uuid(1), "1", "healthy",
         )  # fmt: skip
         node.until(ILL, WELL)
-        assert agent.device("1")["counts"] == {"xid-79": 1}
+        assert agent.device("1")["fault_counts"] == {"xid-79": 1}
 
         done = agent.command("health", "restore", "0", "--json")
-        assert (done.status, done.json()["well"], done.json()["state"]) == (1, False, "unhealthy")
+        assert (done.status, done.json()["recovered"], done.json()["state"]) == (1, False, "unhealthy")
 
 
 def test_a_reset_ends_what_waits_for_one(node: Node) -> None:
@@ -202,9 +202,9 @@ def test_a_fault_in_a_mig_instance_spares_its_siblings(node: Node) -> None:
 @pytest.mark.parametrize(
     ("failure", "code"),
     [
-        ({"effect": "hang", "call": "nvmlDeviceGetMemoryInfo"}, "gpu-hang"),
-        ({"effect": "crash", "call": "nvmlDeviceGetMemoryInfo"}, "gpu-crash"),
-        ({"effect": "error", "call": "*", "error": "GPU_IS_LOST"}, "gpu-lost"),
+        ({"effect": "hang", "nvml_function": "nvmlDeviceGetMemoryInfo"}, "gpu-hang"),
+        ({"effect": "crash", "nvml_function": "nvmlDeviceGetMemoryInfo"}, "gpu-crash"),
+        ({"effect": "error", "nvml_function": "*", "error": "GPU_IS_LOST"}, "gpu-lost"),
     ],
     ids=["hang", "crash", "error"],
 )
@@ -222,7 +222,7 @@ def test_a_driver_that_fails_at_one_gpu_costs_that_gpu(node: Node, failure: dict
 def test_a_driver_that_hangs_is_a_fault_of_the_node_in_time(node: Node) -> None:
     with node.start(AT_ONCE, 2) as agent:
         node.until(WELL, WELL)
-        node.machine.set(failures=[{"effect": "hang", "call": "nvmlInit"}])
+        node.machine.set(failures=[{"effect": "hang", "nvml_function": "nvmlInit"}])
         node.until(ILL, ILL)
         agent.until(lambda: agent.inspect()["node"]["code"] == "driver-hang", "the node's fault")
         assert agent.page("/healthz")[0] == 200
@@ -255,7 +255,7 @@ def test_a_bad_edit_of_the_machine_or_of_the_configuration_costs_nothing(node: N
 
         replace(node.machine.path, good)
         replace(node.config, MIXED)
-        agent.until(lambda: {each["standing"] for each in agent.inspect()["parts"]} == {"ok"}, "all parts are ok")
+        agent.until(lambda: {each["state"] for each in agent.inspect()["parts"]} == {"ok"}, "all parts are ok")
         assert node.kubelet.health() == {uuid(0): WELL, uuid(1): WELL}
 
 

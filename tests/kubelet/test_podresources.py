@@ -535,7 +535,7 @@ def claiming(*uses: tuple[str, str, str, str, str]) -> pb.ListPodResourcesRespon
 def claimed(node: Node) -> set[tuple[str, str, tuple[str, ...], str]]:
     """(pod, claim, devices, driver) of what is listed for claims."""
     return {
-        (each.encoded_pod, each.claim, each.devices, each.resource)
+        (each.holder.pod_name_or_uid, each.claim, each.devices, each.resource)
         for each in node.snapshot.allocations or ()
         if each.claim and not each.granted_at
     }

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.ledger import adapt_to_new_boot
-from gpuplane.core.partitions.progress import awaits_allocatable, current_change
-from gpuplane.core.partitions.standing import partitions_progress
+from gpuplane.core.partitions.progress import partitions_progress
+from gpuplane.core.partitions.state_machine import awaits_allocatable, current_change
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import next_due_time, step
 from gpuplane.hardware.partitions import ChangeRefused, make_change, with_partitions

@@ -70,10 +70,10 @@ def test_what_can_be_held_at_once() -> None:
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_damaged_file_is_repaired(tmp_path: Path, how: str) -> None:
     """What is left can be written over."""
-    (tmp_path / "cuts.json").write_text('{"version": 1, "boot_id": "", "value": {"GPU-0": "512 MiB"}}')
-    before = (tmp_path / "cuts.json").read_bytes()
-    damage(tmp_path, ("cuts", "homes"), how)
-    left = tmp_path / "cuts.json"
+    (tmp_path / "share-layouts.json").write_text('{"version": 1, "boot_id": "", "value": {"GPU-0": "512 MiB"}}')
+    before = (tmp_path / "share-layouts.json").read_bytes()
+    damage(tmp_path, ("share-layouts", "mig-parents"), how)
+    left = tmp_path / "share-layouts.json"
     assert not left.is_file() or left.is_symlink() or left.read_bytes() != before
     repair(tmp_path)
     assert not left.exists() or (left.is_file() and not left.is_symlink())

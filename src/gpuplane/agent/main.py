@@ -20,7 +20,7 @@ from gpuplane import __version__
 from gpuplane.agent.control import control_standby
 from gpuplane.agent.node import Node
 from gpuplane.agent.options import Options
-from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, STORE, RunningParts, serving, status_page, watching
+from gpuplane.agent.parts import ASKED_AGAIN, PLUGINS, RunningParts, serving, status_page, watching
 from gpuplane.core.commands import unusual_state_dir
 from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.requests import driver_release_reason
@@ -175,14 +175,14 @@ class Agent:
         if self._stop.is_set():
             log.info("stopping")
             self.kubelet_lock.report_leaving()
-        await self.running.end(*(part for part in parts if part not in (PLUGINS, STORE)))
+        await self.running.end(*(part for part in parts if part not in (PLUGINS, STATE_DIRECTORY)))
         until = self.node.now() + LAST_WORD
         await self._stored(ledger, until)
         if self._stop.is_set():
             self.kubelet_lock.report_stopped()
         await self.running.end(PLUGINS)
         await self._stored(ledger, until)  # what has happened meanwhile, too
-        await self.running.end(STORE)
+        await self.running.end(STATE_DIRECTORY)
 
     def _remember_nothing(self) -> None:
         """The state directory cannot be used. What lies there may be believed after a restart, so shares wait that it

@@ -35,7 +35,7 @@ from gpuplane.apiserver.startuptaint import StartupTaint
 from gpuplane.core.dra.preparing import foreign_device_problem
 from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.core.labels.featurelabels import feature_labels
-from gpuplane.core.partitions.progress import awaits_allocatable
+from gpuplane.core.partitions.state_machine import awaits_allocatable
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.hardware import Hardware
 from gpuplane.hardware.devicenodes import keep_device_nodes
@@ -55,18 +55,45 @@ from gpuplane.model.config import Settings
 from gpuplane.model.control import AgentInfo
 from gpuplane.model.facts import MachineObserved, ObserveMachine, ProbeGpu
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import Part, Status
+from gpuplane.model.status import (
+    ALLOCATABLE,
+    API_SERVER,
+    CDI_FILES,
+    CLAIM_FILES,
+    CLAIM_STATUS,
+    CLAIMS,
+    CONFIG,
+    COUNTERS_FILE,
+    DEVICE_NODES,
+    DRA_PLUGIN,
+    EVENTS,
+    FEATURES_FILE,
+    KERNEL_LOG,
+    MIG_CONFIGS_FILE,
+    MIG_STATE,
+    MPS_REQUESTS,
+    MPS_SUPERVISOR,
+    NODE_CONDITION,
+    NODE_FEATURE,
+    NODE_METADATA,
+    POD_RESOURCES,
+    PODS,
+    SLICES,
+    STARTUP_TAINT,
+    STATE_DIRECTORY,
+    TIME_SLICES,
+    AnyPart,
+    Part,
+    Status,
+)
 
 if TYPE_CHECKING:
     from gpuplane.agent.telemetry import Telemetry
 
-Parts = Mapping[Part[Status], Callable[[], Awaitable[None]]]
+Parts = Mapping[AnyPart, Callable[[], Awaitable[None]]]
 
-CONFIGURATION: Part[Status] = Part("configuration")
-NODE_OBJECT: Part[Status] = Part("node object")
 PLUGINS: Part[Status] = Part("plugins")
-STORE: Part[Status] = Part("store")
-ASKED_AGAIN = CONFIGURATION, NODE_OBJECT
+ASKED_AGAIN = CONFIG, API_SERVER
 """What reads or asks everything anew when it is started again."""
 
 
@@ -75,8 +102,8 @@ class RunningParts:
 
     def __init__(self, node: Node) -> None:
         self.node = node
-        self._parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {}
-        self._tasks: dict[Part[Status], asyncio.Task[None]] = {}
+        self._parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {}
+        self._tasks: dict[AnyPart, asyncio.Task[None]] = {}
 
     def start(self, parts: Parts) -> None:
         """Start those of the parts that do not run."""
@@ -85,18 +112,18 @@ class RunningParts:
                 self._parts[part] = run
                 self._tasks[part] = asyncio.create_task(keep_running(self.node, part, run), name=part.name)
 
-    def is_running(self, part: Part[Status]) -> bool:
+    def is_running(self, part: AnyPart) -> bool:
         """Whether a part runs."""
         return part in self._tasks
 
-    async def end(self, *parts: Part[Status]) -> None:
+    async def end(self, *parts: AnyPart) -> None:
         """End parts that run; all, where none is named."""
         tasks = [task for part in parts or tuple(self._tasks) if (task := self._tasks.pop(part, None))]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def again(self, *parts: Part[Status]) -> None:
+    async def again(self, *parts: AnyPart) -> None:
         """End those of the parts that run, and start them anew."""
         there = {part: self._parts[part] for part in parts if part in self._tasks}
         await self.end(*there) if there else None
@@ -121,35 +148,35 @@ def status_page(node: Node, options: Options, hardware: Hardware) -> Parts:
         known = telemetry()
         await serve_status_pages(node, host, port, options.host_name, known.state, known.was_read)
 
-    parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {
-        Part("status"): serve_status,
+    parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
+        Part("status pages"): serve_status,
         Part("samples"): lambda: telemetry().follow_samples(),
         Part("sampling"): lambda: telemetry().request_samples(),
     }
     if (counters := options.counters) is not None:
-        parts[Part("counters")] = lambda: telemetry().follow_counters(counters)
+        parts[COUNTERS_FILE] = lambda: telemetry().follow_counters(counters)
     return parts
 
 
 def watching(node: Node, options: Options, hardware: Hardware, plain_devices: Hardware | None = None) -> Parts:
     """What an agent does also while it stands by: it watches, and changes nothing in the world."""
-    parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {
+    parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
         Part("clock"): node.tick,
         Part("hardware"): lambda: _watch(node, hardware, asks=bool(options.node_name)),
-        Part("release"): lambda: _let_go(node, hardware),  # of the driver: by those who stand by, too
-        CONFIGURATION: lambda: configure(node, options.config),
-        Part("allocations"): lambda: follow_allocations(node, options.kubelet_root),
-        Part("mps"): lambda: hear(node),
+        Part("driver release"): lambda: _release_driver(node, hardware),  # of the driver: by those who stand by, too
+        CONFIG: lambda: configure(node, options.config),
+        POD_RESOURCES: lambda: follow_allocations(node, options.kubelet_root),
+        MPS_SUPERVISOR: lambda: hear(node),
         Part("choice"): lambda: keep_tables(node),
-        Part("mig configs"): lambda: follow_mig_configs(node),
+        MIG_CONFIGS_FILE: lambda: follow_mig_configs(node),
     }
     if (cdi_dir := options.cdi_dir) is not None:  # it writes only while this agent serves
-        parts[Part("cdi files")] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
+        parts[CDI_FILES] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
     if plain_devices is not None:
         parts[Part("plain devices")] = lambda: _watch(node, plain_devices, asks=False)
     if options.node_name:
-        parts[Part("pod watch")] = lambda: watch_pods(node, options.node_name, options.kubeconfig)
-        parts[NODE_OBJECT] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
+        parts[PODS] = lambda: watch_pods(node, options.node_name, options.kubeconfig)
+        parts[API_SERVER] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
     return parts
 
 
@@ -157,48 +184,46 @@ def serving(
     node: Node, options: Options, hardware: Hardware, about: AgentInfo, ours: Callable[[], bool], remembers: bool
 ) -> Parts:
     """What the one agent does that serves kubelet. `ours`: whether the lock is; `remembers`: the state directory is."""
-    parts: dict[Part[Status], Callable[[], Awaitable[None]]] = {
+    parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
         PLUGINS: lambda: (
             register_plugins(node, options.plugins, may_serve=ours) if options.registers else report_unregistered(node)
         ),
         Part("control"): lambda: control(node, options.state_dir / "control.sock", about),
-        Part("mps daemons"): lambda: ask(node),
+        MPS_REQUESTS: lambda: ask(node),
         Part("probes"): lambda: _probe(node, hardware),
-        Part("time slice lengths"): lambda: keep_time_slices(node, hardware),
+        TIME_SLICES: lambda: keep_time_slices(node, hardware),
         Part("partitions"): lambda: keep_partitions(node, hardware),
-        Part("allocatable"): lambda: follow_allocatable(node, options.kubelet_root, awaits_allocatable),
-        Part("features file writer"): lambda: keep_features_file(node, feature_label_values),
+        ALLOCATABLE: lambda: follow_allocatable(node, options.kubelet_root, awaits_allocatable),
+        FEATURES_FILE: lambda: keep_features_file(node, feature_label_values),
     }
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it
-        parts[Part("xids")] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
+        parts[KERNEL_LOG] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
     if (cdi_dir := options.cdi_dir) is not None:
-        parts[Part("claim files writer")] = lambda: keep_claim_files(
-            node, cdi_dir, plugins=options.kubelet_root / "plugins"
-        )
+        parts[CLAIM_FILES] = lambda: keep_claim_files(node, cdi_dir, plugins=options.kubelet_root / "plugins")
     if (root := options.device_nodes) is not None:
-        parts[Part("nodes in /dev")] = lambda: keep_device_nodes(node, root)
+        parts[DEVICE_NODES] = lambda: keep_device_nodes(node, root)
     if remembers:
-        parts[STORE] = lambda: keep_stored(node, options.state_dir)
+        parts[STATE_DIRECTORY] = lambda: keep_stored(node, options.state_dir)
     fetch: Fetch = fetch_nothing
     if not options.node_name:
-        parts[Part("node metadata writer")] = lambda: report_without_node_name(node)
+        parts[NODE_METADATA] = lambda: report_without_node_name(node)
     if options.node_name:
-        parts[Part("condition writer")] = lambda: report_conditions(node, options.node_name, options.kubeconfig)
-        parts[Part("event writer")] = lambda: send_events(node, options.node_name, options.kubeconfig)
+        parts[NODE_CONDITION] = lambda: report_conditions(node, options.node_name, options.kubeconfig)
+        parts[EVENTS] = lambda: send_events(node, options.node_name, options.kubeconfig)
         metadata, taint = NodeMetadata(options.node_name, feature_label_values), StartupTaint(options.node_name)
         feature = NodeFeature(options.node_name, feature_label_values, options.kubeconfig)
-        parts[Part("node metadata writer")] = lambda: keep(node, metadata, options.kubeconfig)
-        parts[Part("node feature writer")] = lambda: keep(node, feature, options.kubeconfig)
+        parts[NODE_METADATA] = lambda: keep(node, metadata, options.kubeconfig)
+        parts[NODE_FEATURE] = lambda: keep(node, feature, options.kubeconfig)
         mig_state = MigState(options.node_name)
-        parts[Part("mig state writer")] = lambda: keep(node, mig_state, options.kubeconfig)
-        parts[Part("startup taint writer")] = lambda: keep(node, taint, options.kubeconfig)
-        parts[Part("slice writer")] = lambda: publish_slices(node, options.node_name, options.kubeconfig)
+        parts[MIG_STATE] = lambda: keep(node, mig_state, options.kubeconfig)
+        parts[STARTUP_TAINT] = lambda: keep(node, taint, options.kubeconfig)
+        parts[SLICES] = lambda: publish_slices(node, options.node_name, options.kubeconfig)
         claims = ClaimReader(options.kubeconfig)
         fetch = partial(_fetch_claim, node, claims, options.node_name)
-        parts[Part("claim checks")] = lambda: check_claims(node, fetch)
-        parts[Part("claim status writer")] = lambda: keep_claim_status(node, claims)
+        parts[CLAIMS] = lambda: check_claims(node, fetch)
+        parts[CLAIM_STATUS] = lambda: keep_claim_status(node, claims)
     if options.registers:
-        parts[Part("dra server")] = lambda: keep_dra_driver(node, options, fetch, ours)
+        parts[DRA_PLUGIN] = lambda: keep_dra_driver(node, options, fetch, ours)
     return parts
 
 
@@ -225,17 +250,17 @@ async def _watch(node: Node, hardware: Hardware, *, asks: bool) -> None:
         node.apply(fact.but(wall_clock=time.time()) if isinstance(fact, MachineObserved) else fact)
 
 
-async def _let_go(node: Node, hardware: Hardware) -> None:
-    """Hands off the driver while somebody wishes so."""
-    away = False
+async def _release_driver(node: Node, hardware: Hardware) -> None:
+    """Release the driver while somebody requests that, and take it back afterwards."""
+    released = False
     async for snapshot in node.changes(driver_release_reason):
-        if bool(driver_release_reason(snapshot)) != away:
-            away = not away
-            await (hardware.release() if away else hardware.do(ObserveMachine()))
+        if bool(driver_release_reason(snapshot)) != released:
+            released = not released
+            await (hardware.release() if released else hardware.do(ObserveMachine()))
 
 
 async def _probe(node: Node, hardware: Hardware) -> None:
-    """The recovery probes that are wished for, each once; what they find comes back as facts."""
+    """Make each requested recovery probe once; what it finds comes back as a fact."""
     done: Mapping[str, float] = {}
     async for snapshot in node.changes(requested_probe_times):
         wanted = requested_probe_times(snapshot)

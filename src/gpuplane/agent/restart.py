@@ -1,7 +1,7 @@
 """A part that raises is restarted alone.
 
 What the machine refuses (an OSError: a file, a port, a socket) makes one line in the log, that of the part's status.
-Whatever else is raised is a defect of ours, and is logged with its traceback.
+Whatever else is raised is a defect of ours, and is logged with its traceback. What else the part's status says stays.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from gpuplane.agent.node import Node
 from gpuplane.model.facts import StatusChanged
-from gpuplane.model.status import Part, Status
+from gpuplane.model.status import AnyPart
 from gpuplane.model.views import LogSubject
 
 BACKOFF = (0.5, 30.0)  # seconds: the first wait, and the longest
@@ -20,15 +20,21 @@ log = logging.getLogger("gpuplane")
 
 async def keep_running(
     node: Node,
-    part: Part[Status],
+    part: AnyPart,
     run: Callable[[], Awaitable[None]],
     backoff: tuple[float, float] = BACKOFF,
     steady: float = STEADY,
 ) -> None:
     """Run a part for ever: whatever it raises is said, once while it stays the same, and it starts again later."""
     wait, last = backoff[0], ""
+
+    def forget_failure() -> None:
+        status = node.snapshot.statuses.of(part)
+        if status is not None and (status.state, status.text) == ("failing", last):
+            node.apply(StatusChanged(part, None))
+
     while True:
-        well = asyncio.get_running_loop().call_later(steady, node.apply, StatusChanged(part, None))
+        well = asyncio.get_running_loop().call_later(steady, forget_failure)
         began = node.now()
         try:
             await run()
@@ -43,7 +49,8 @@ async def keep_running(
         if node.now() - began > steady:
             wait = backoff[0]
         last = reason
-        node.apply(StatusChanged(part, Status("failing", reason)))
+        known = node.snapshot.statuses.of(part) or part.status_type("failing")
+        node.apply(StatusChanged(part, known.but(state="failing", text=reason, code="", warns=False)))
         await asyncio.sleep(wait)
         wait = min(wait * 2, backoff[1])
 

@@ -85,11 +85,11 @@ def lines(choice: ChoiceExplanation) -> Iterator[str]:
     """The answer for programs that read lines."""
     yield tab_separated("gpus", _set(choice))
     yield from (tab_separated("id", id) for id in choice.ids)
-    yield f"worth\t{choice.affinity}" + (
+    yield f"affinity\t{choice.affinity}" + (
         f"\tat most {choice.affinity_bound}" if choice.affinity_bound is not None else ""
     )
     if choice.affinities_for_later_requests:
-        yield "\t".join(("leaves", *map(_points, choice.affinities_for_later_requests)))
+        yield "\t".join(("later", *map(_points, choice.affinities_for_later_requests)))
     yield tab_separated("why", choice.choice_reason)
     for kind in choice.best_sets:
         yield "\t".join(
@@ -119,13 +119,13 @@ def draw(choice: ChoiceExplanation) -> None:
     if choice.affinity_bound:
         gap = 100 * (1 - choice.affinity / choice.affinity_bound)
         console.print(
-            f"worth {choice.affinity}; the best set is worth {choice.affinity_bound} or less, so this set is at most "
+            f"affinity {choice.affinity}; the best set has {choice.affinity_bound} or less, so this set is at most "
             f"{gap:.0f} % below the best"
         )
     elif not choice.best_sets:
-        console.print(f"worth {choice.affinity}")
+        console.print(f"affinity {choice.affinity}")
     if choice.best_sets:
-        heads = ("worth", "best 8 of the rest", "best 4", "best 2", "sets", "set with the lowest indices")
+        heads = ("affinity", "best 8 of the rest", "best 4", "best 2", "sets", "set with the lowest indices")
         table = Table(*heads, box=None, header_style="bold", pad_edge=False)
         for n, kind in enumerate(choice.best_sets):
             cells = (

@@ -15,7 +15,6 @@ import msgspec
 
 from gpuplane import __version__
 from gpuplane.cli.options import PATH
-from gpuplane.core.advertising import offer
 from gpuplane.core.commands import USUAL_STATE_DIR, unusual_state_dir
 from gpuplane.core.lenient import UnreadableValue, decode_leniently
 from gpuplane.core.text import clip, join_first_names
@@ -69,20 +68,15 @@ def _as_reached(answer: ControlResponse, directory: Path) -> ControlResponse:
 
 
 def show(directory: Path) -> NodeState:
-    """The agent's picture of the node. Raises ClickException."""
-    return pictured(ask(directory, GetNodeState()))
+    """The agent's state of the node. Raises ClickException."""
+    return node_state(ask(directory, GetNodeState()))
 
 
-def pictured(answer: ControlResponse) -> NodeState:
-    """The picture in an answer to `GetNodeState`. Raises ClickException where there is none.
-
-    An agent that does not tell its version tells nothing of the kinds of its reasons either: what it offers follows
-    here from what it knows.
-    """
-    picture = answer.state
-    if picture is None:
+def node_state(answer: ControlResponse) -> NodeState:
+    """The state in an answer to `GetNodeState`. Raises ClickException where there is none."""
+    if answer.state is None:
         _refuse(answer.agent.version, "the agent's answer contains no state")
-    return picture if answer.agent.version else picture.but(offer=offer(picture.snapshot))
+    return answer.state
 
 
 def _exchange(path: Path, request: bytes) -> bytes:

@@ -51,7 +51,7 @@ class Drained(Value):
     reason: str
     until: str | None  # None: until it is restored
     held_by: tuple[str, ...] | None  # None: kubelet has not said it yet
-    unheard: tuple[str, ...]  # which resources of it kubelet reads only later, and why
+    resources_read_later: tuple[str, ...]  # which resources of it kubelet reads only later, and why
 
 
 class Restored(Value):
@@ -61,8 +61,8 @@ class Restored(Value):
     index: str
     state: str  # "gone" where there is no such device
     reason: Text
-    well: bool
-    said: Text
+    recovered: bool
+    result: Text
 
 
 named = click.argument("device", metavar="DEVICE")
@@ -127,10 +127,10 @@ def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
         outcome = _outcome(state_dir, uuid, progress, ended)
     if as_json:
         _print(outcome)
-    if not outcome.well:
-        raise click.ClickException(f"{outcome.said}")
+    if not outcome.recovered:
+        raise click.ClickException(f"{outcome.result}")
     if not as_json:
-        say(outcome.said)
+        say(outcome.result)
 
 
 @command.command(name="reference")

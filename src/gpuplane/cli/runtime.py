@@ -44,7 +44,7 @@ class Report(Value, omit_defaults=False):
     runtime: str
     status: str  # nothing, needed, changed, undone, failed
     version: str = ""
-    why: str = ""
+    reason: str = ""
     restart: str = ""
     notes: tuple[str, ...] = ()
     changes: tuple["Shown", ...] = ()
@@ -55,7 +55,7 @@ class Shown(Value):
     """A file, what becomes of it, and the unified diff."""
 
     path: str
-    said: str
+    change: str
     diff: str
 
 
@@ -209,7 +209,7 @@ def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
                 f", but has records for {', '.join(others)}: to revert those changes, remove --config and "
                 "--drop-in-config"
             )
-        return Report(wish.runtime, "nothing", why=why)
+        return Report(wish.runtime, "nothing", reason=why)
     done: list[Shown] = []
     with memories.locked(state):
         found = remembered()
@@ -229,10 +229,10 @@ def _print(report: Report, as_json: bool, with_diff: bool) -> None:
         return
     for error in report.errors:
         fail(error)
-    if report.why:
-        say(f"{report.why}." if report.changes else f"Nothing to do: {report.why}.")
+    if report.reason:
+        say(f"{report.reason}." if report.changes else f"Nothing to do: {report.reason}.")
     for each in report.changes:
-        say(f"{each.path}: {each.said}")
+        say(f"{each.path}: {each.change}")
         if with_diff:
             click.echo(each.diff, nl=False)
     for note in report.notes:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuplane.cli.connection import ask, pictured, state_dir
+from gpuplane.cli.connection import ask, node_state, state_dir
 from gpuplane.cli.described import snapshot_of
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
 from gpuplane.cli.say import marked
@@ -60,7 +60,7 @@ def command(
         raise misuse("--config and --node-name need --machine: a running agent has its own")
     if machine is None:
         answer = ask(state_dir, GetNodeState())
-        snapshot, node = pictured(answer).snapshot, answer.agent.node
+        snapshot, node = node_state(answer).snapshot, answer.agent.node
         _require_published(snapshot, node)
     else:
         snapshot, node = snapshot_of(machine, config, Path(driver_root_ctr_path)), node_name or "node"

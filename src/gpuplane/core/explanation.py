@@ -11,6 +11,7 @@ from gpuplane.core import mps
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explanation import describe_policy
 from gpuplane.core.config.resolve import ResolvedConfig
+from gpuplane.core.config.schema import FaultOverrideEntry
 from gpuplane.core.containers.strategy import AUTO_STRATEGY_TEXT, StrategyDecision
 from gpuplane.core.faults import overrides as judge
 from gpuplane.core.inventory.resources import NO_DEVICES, assign_units
@@ -21,7 +22,6 @@ from gpuplane.core.step import step
 from gpuplane.core.text import format_memory, matches_pattern
 from gpuplane.model.config import Config, MemorySharedResource, MpsDaemonSettings, ReplicatedResource, Settings
 from gpuplane.model.facts import DevicesObserved, Fact, MachineObserved
-from gpuplane.model.health import FaultOverride
 from gpuplane.model.machine import NVIDIA_GPU, DeviceList, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
@@ -29,7 +29,7 @@ from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
 
-class UnitExplanation(Value, rename={"assignment_reason": "why", "unavailable_reason": "trouble"}):
+class UnitExplanation(Value):
     """One unit. Where `resource` is "", it is not offered, and `assignment_reason` says why not."""
 
     index: str  # "0", or "0:1" for MIG device 1 of GPU 0
@@ -42,7 +42,7 @@ class UnitExplanation(Value, rename={"assignment_reason": "why", "unavailable_re
     unavailable_reason: Text  # why kubelet would be told that it is unhealthy; "" where it would be healthy
 
 
-class ResourceCount(Value, rename={"preference": "advised"}):
+class ResourceCount(Value):
     """How many device ids of one resource kubelet would be sent, and which of them a container would preferably get."""
 
     devices: int
@@ -50,7 +50,7 @@ class ResourceCount(Value, rename={"preference": "advised"}):
     preference: str
 
 
-class FaultChange(Value, rename={"change": "how", "sources": "said"}):
+class FaultChange(Value):
     """The faults of which the configuration changes the same fields of the catalogue's entry to the same values."""
 
     codes: tuple[str, ...]  # "xid-…" stands for the XIDs that neither the catalogue nor the configuration names
@@ -225,7 +225,7 @@ def _changed_fields(code: str, resolved: ResolvedConfig) -> dict[str, str]:
     A fault that time does not clear has no time in the catalogue, so nothing is replaced there.
     """
     plain, judged = judge.effective_entry(code, None), judge.effective_entry(code, resolved.settings)
-    keys = {field.name: field.encode_name for field in msgspec.structs.fields(FaultOverride)}
+    keys = {field.name: field.encode_name for field in msgspec.structs.fields(FaultOverrideEntry)}
     fields = ((each, getattr(judged, each), getattr(plain, each)) for each in plain.__struct_fields__ if each in keys)
     timeless = {"clear_after"} if plain.cleared_by != "time" else set()
     return {

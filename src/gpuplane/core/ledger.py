@@ -1,10 +1,10 @@
 """The files of the ledger: how they are encoded, how files of another version are read, what a reboot changes.
 
 Each part of the ledger is a file with a version, the id of the boot in which it was written, and a value; of the
-claims each one is. A file of a
-newer version is read field by field: an unknown field is left out and affects nothing else. If a known field of a
-device cannot be read, the device is drained, with that reason: a GPU that waits for its replacement must not be given
-out again because of a rollback.
+claims each one is. A file of another version is read field by field: an unknown field is left out and affects nothing
+else. If a known field of a device cannot be read, or an older file has unknown fields in its findings, the device
+is drained, with that reason: a GPU that waits for its replacement must not be given out again because of an upgrade
+or a rollback.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,22 +20,25 @@ from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Drain, HealthRe
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.model.status import STATE_DIRECTORY
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Of the files that we write. Raise it only if an older version of gpuplane would misread a file."""
 
-_LEDGER_FIELDS = tuple(field for field in msgspec.structs.fields(Ledger) if field.name not in ("boot_id", "claims"))
-FIELD_BY_FILE = {field.encode_name: field.name for field in _LEDGER_FIELDS}
-"""Name of a file without its suffix → the field of the ledger in it."""
+_TYPE_BY_FIELD = {
+    field.name: field.type for field in msgspec.structs.fields(Ledger) if field.name not in ("boot_id", "claims")
+}
+FIELDS_WITH_FILE = tuple(_TYPE_BY_FIELD)
+"""The fields of the ledger that have a file each."""
 
 CLAIMS_DIRECTORY = "claims"
 """The directory with a file for each claim, which has the claim's UID as its name."""
-
-_TYPE_BY_FILE = {field.encode_name: field.type for field in _LEDGER_FIELDS}
 
 MAX_FIELD_CHARACTERS = 80
 """Characters of a field's name that are shown."""
 
 PathInLedgerFile = tuple[str, ...]
+
+FINDING_DEPTH = 4
+"""The length of a finding's path in the file of the health records: devices, UUID, findings, number."""
 
 
 class _LedgerFile(msgspec.Struct):
@@ -57,14 +60,14 @@ class LedgerFileContent(msgspec.Struct, frozen=True):
 def ledger_parts(ledger: Ledger) -> Mapping[str, Any]:
     """Name of each file without its suffix → the part of the ledger in it; None for no file."""
     claims = {f"{CLAIMS_DIRECTORY}/{uid}": claim for uid, claim in (ledger.claims or {}).items()}
-    return {**{part: getattr(ledger, field) for part, field in FIELD_BY_FILE.items()}, **claims}
+    return {**{field: getattr(ledger, field) for field in FIELDS_WITH_FILE}, **claims}
 
 
 def ledger_of_part(part: str, content: "LedgerFileContent") -> Ledger:
     """A ledger that has this part alone. Raises ValueError where a claim's file has another name than its claim."""
-    field, value = FIELD_BY_FILE.get(part), content.value
-    if field is not None:
-        return Ledger(boot_id=content.boot_id, **{field: value})
+    value = content.value
+    if part in FIELDS_WITH_FILE:
+        return Ledger(boot_id=content.boot_id, **{part: value})
     if value is None:
         return Ledger(boot_id=content.boot_id)
     if part != f"{CLAIMS_DIRECTORY}/{value.claim.uid}":
@@ -73,7 +76,7 @@ def ledger_of_part(part: str, content: "LedgerFileContent") -> Ledger:
 
 
 def _type_of_part(part: str) -> Any:
-    return _TYPE_BY_FILE.get(part, PreparedClaim)
+    return _TYPE_BY_FIELD.get(part, PreparedClaim)
 
 
 def encode_part(value: Any, boot_id: str) -> bytes:
@@ -102,17 +105,20 @@ def _decode_leniently(file_name: str, file: _LedgerFile) -> LedgerFileContent:
             raise  # this is no file of ours
         value = _drain_unreadable_devices(HealthRecords(), [()], file.version) if file_name == "health" else None
         return LedgerFileContent(file.boot_id, value, f"{written}: the agent cannot read any part of the file")
-    value = (
-        _drain_unreadable_devices(read.value, read.unreadable_fields, file.version)
-        if file_name == "health" and read.unreadable_fields
-        else read.value
-    )
+    unknown = read.unknown_fields if file.version < FORMAT_VERSION else ()
+    doubtful = [*read.unreadable_fields, *(place for place in unknown if _is_in_finding(place))]
+    value = _drain_unreadable_devices(read.value, doubtful, file.version) if file_name == "health" else read.value
     left_out = [
         clip(".".join(place), MAX_FIELD_CHARACTERS) for place in (*read.unreadable_fields, *read.unknown_fields)
     ]
     return LedgerFileContent(
         file.boot_id, value, f"{written}: the agent ignored the fields {join_first_names(left_out, 5)}"
     )
+
+
+def _is_in_finding(place: PathInLedgerFile) -> bool:
+    """Whether a field of the health records is of a finding. What an older agent said there has got lost."""
+    return len(place) > FINDING_DEPTH and place[2] == "findings"
 
 
 def _drain_unreadable_devices(

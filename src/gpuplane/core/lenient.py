@@ -24,7 +24,6 @@ from msgspec.inspect import (
     type_info,
 )
 
-from gpuplane.model.encoding import convert_former_fields
 from gpuplane.model.status import AnyPart, Status, Statuses, parse_part_name
 
 FieldPath = tuple[str, ...]
@@ -102,9 +101,7 @@ class _LenientReader:
         for name, each in data.items():
             part = parse_part_name(name)
             try:
-                found[part] = self.read_value(
-                    convert_former_fields(part, each), type_info(part.status_type), (*place, name)
-                )
+                found[part] = self.read_value(each, type_info(part.status_type), (*place, name))
             except UnreadableValue:
                 self.unreadable_fields.append((*place, name))
         return Statuses(found)

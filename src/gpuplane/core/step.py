@@ -16,7 +16,7 @@ from gpuplane.core.advertising import share_layouts_for_ledger
 from gpuplane.core.dra import preparing
 from gpuplane.core.health import drains, events, holders, observations, probes, records
 from gpuplane.core.health.context import health_context, health_records
-from gpuplane.core.partitions import progress as partitions
+from gpuplane.core.partitions import state_machine as partitions
 from gpuplane.core.text import on_one_line
 from gpuplane.core.withholding import mig_parents
 from gpuplane.model.config import NodeObjectRequests

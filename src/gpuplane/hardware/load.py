@@ -87,7 +87,9 @@ class _Moment:
         there = {"", *(device.uuid for device in gpu.mig_devices)}
         own = [load for load in self.file.load if load.gpu == gpu.index and load.mig in there]
         links = dict(self._links(own, errors))
-        readings = self._readings([load for load in own if not load.mig and load.link is None], gpu.memory_mib, errors)
+        readings = self._readings(
+            [load for load in own if not load.mig and load.nvlink is None], gpu.memory_mib, errors
+        )
         if UNCORRECTED in fields and gpu.uncorrected_errors is not None and not _error(UNCORRECTED, errors):
             readings[UNCORRECTED] = gpu.uncorrected_errors
         add_link_sums(readings, links, fields)
@@ -131,8 +133,8 @@ class _Moment:
         for load in loads:
             told = {name: self._value(name, each) for name, each in load.readings.items()}
             wanted = {name: told[name] for name in self.request.fields if name in told and not _error(name, errors)}
-            if load.link is not None and wanted:
-                yield load.link, wanted
+            if load.nvlink is not None and wanted:
+                yield load.nvlink, wanted
 
     def _mig(self, device: MigDevice, loads: Iterable[DescribedLoad], errors: Mapping[str, str]) -> MigDeviceSample:
         own = [load for load in loads if load.mig == device.uuid]

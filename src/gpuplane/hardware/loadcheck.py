@@ -14,12 +14,12 @@ def check_load(load: DescribedLoad) -> Problems:
     """The problems of one entry of `load`: (path in it, what is wrong)."""
     if load.gpu < 0:
         yield ("gpu",), f"{load.gpu} is not the index of a GPU: they count from 0"
-    if load.mig and load.link is not None:
+    if load.mig and load.nvlink is not None:
         yield ("nvlink",), "an NVLink belongs to a GPU, not to a MIG device: remove mig or nvlink"
     if load.mig and not load.mig.startswith("MIG-"):
         yield ("mig",), f"{load.mig!r} is not a UUID of a MIG device: they begin with MIG-"
-    if load.link is not None and load.link < 0:
-        yield ("nvlink",), f"{load.link} is not an NVLink: they count from 0"
+    if load.nvlink is not None and load.nvlink < 0:
+        yield ("nvlink",), f"{load.nvlink} is not an NVLink: they count from 0"
     for name, reading in load.readings.items():
         yield from ((("readings", name), text) for text in (*_misplaced(name, load), *_wrong(name, reading)))
     for name in load.texts:
@@ -34,10 +34,10 @@ def _misplaced(name: str, load: DescribedLoad) -> Iterator[str]:
         yield f"{name} is a text: write it under texts"
     elif _is_text(name) is None:
         yield _unknown(name, texts=False)
-    elif load.link is not None and name not in LINK_FIELDS:
+    elif load.nvlink is not None and name not in LINK_FIELDS:
         yield f"an NVLink does not tell {name}; it tells {', '.join(sorted(LINK_FIELDS))}"
-    elif load.link is not None and load.link >= 0 and not link_sources(name, load.link):
-        yield f"NVML does not tell {name} of NVLink {load.link}: remove it"
+    elif load.nvlink is not None and load.nvlink >= 0 and not link_sources(name, load.nvlink):
+        yield f"NVML does not tell {name} of NVLink {load.nvlink}: remove it"
     elif name == UNCORRECTED:
         yield f"{name} counts what the GPU has as uncorrected: write it there"
     elif load.mig and name not in MIG_FIELDS:

@@ -101,7 +101,7 @@ def _has_place(load: DescribedLoad, machine: MachineFile) -> bool:
     gpu = next((gpu for gpu in machine.gpus or () if gpu.index == load.gpu), None)
     if gpu is None or load.mig:
         return gpu is not None and gpu.mig is not None
-    return load.link is None or load.link < sum(link.nvlink_count for link in gpu.links)
+    return load.nvlink is None or load.nvlink < sum(link.nvlink_count for link in gpu.links)
 
 
 def check(machine: MachineFile) -> Problems:
@@ -140,7 +140,7 @@ def check(machine: MachineFile) -> Problems:
     for i, failure in enumerate(machine.failures):
         if machine.gpus is not None and failure.gpu not in (None, *indices):
             yield ("failures", i, "gpu"), f"this machine has no GPU with index {failure.gpu}"
-        yield from ((("failures", i, "call"), problem) for problem in _unknown_call(failure.nvml_function))
+        yield from ((("failures", i, "nvml_function"), problem) for problem in _unknown_call(failure.nvml_function))
         if failure.error not in ERRORS:
             close = strict.closest_match(failure.error, ERRORS)
             perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(ERRORS)}"
@@ -222,7 +222,7 @@ def _identities(machine: MachineFile) -> Iterator[tuple[strict.DocumentPath, str
             inside = (*at, "mig", "devices", j)
             instance = f"GPU instance {mig.gpu_instance} with compute instance {mig.compute_instance}"
             yield (*inside, "uuid"), f"UUID {mig.uuid}"
-            yield (*inside, "slot"), f"MIG slot {mig.mig_index} of GPU {gpu.index}"
+            yield (*inside, "mig_index"), f"MIG slot {mig.mig_index} of GPU {gpu.index}"
             yield (*inside, "gpu_instance"), f"{instance} of GPU {gpu.index}"
     for i, pci in enumerate(machine.switches):
         yield ("switches", i), f"PCI address {pci}"
@@ -285,14 +285,14 @@ def _driver(machine: MachineFile) -> Problems:
     driver = machine.driver
     if machine.driver_file_layout is not None and (driver is None or not driver.version):
         yield (
-            ("layout",),
+            ("driver_file_layout",),
             "layout needs the driver version, because the file names contain it: write driver: {version: …}",
         )
     if driver is None:
         return
     if driver.files_error and (driver.files is not None or machine.driver_file_layout is not None):
         yield (
-            ("driver", "missing"),
+            ("driver", "files_error"),
             (
                 "the key missing says that the driver has no files, but files or layout adds some: remove one of "
                 "these keys"
@@ -311,13 +311,13 @@ def _driver(machine: MachineFile) -> Problems:
                 yield (*at, "path"), f"{entry.path!r} is not a path in the driver root: write one that begins with /"
             if isinstance(entry, DriverFile) and entry.container_path and not entry.container_path.startswith("/"):
                 yield (
-                    (*at, "target"),
+                    (*at, "container_path"),
                     f"{entry.container_path!r} is not a path in a container: write one that begins with /",
                 )
             for j, link in enumerate(entry.symlinks if isinstance(entry, DriverLibrary) else ()):
                 if "/" in link:
                     yield (
-                        (*at, "links", j),
+                        (*at, "symlinks", j),
                         f"{link!r} is not the name of a link beside the library: a name contains no /",
                     )
 
@@ -328,20 +328,20 @@ def _numbers(machine: MachineFile) -> Problems:
         if name not in DRIVERS:
             close = strict.closest_match(name, DRIVERS)
             perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(DRIVERS)}"
-            yield ("majors", name), f"{name!r} is not a driver in /proc/devices that has device nodes; {perhaps}"
+            yield ("major_numbers", name), f"{name!r} is not a driver in /proc/devices that has device nodes; {perhaps}"
         if not 0 <= major <= MAJOR:
-            yield ("majors", name), f"{major} is not a major number: write 0 to {MAJOR}"
+            yield ("major_numbers", name), f"{major} is not a major number: write 0 to {MAJOR}"
     seen: dict[tuple[int, int], str] = {}
     for node, numbers in machine.device_node_stats.items():
         if not node.startswith("/dev/"):
-            yield ("numbers", node), f"{node!r} is not a device node: write a path that begins with /dev/"
+            yield ("device_node_stats", node), f"{node!r} is not a device node: write a path that begins with /dev/"
         if not (0 <= numbers.major <= MAJOR and 0 <= numbers.minor <= MINOR):
-            yield ("numbers", node), f"{numbers.major}:{numbers.minor} are not valid device numbers"
+            yield ("device_node_stats", node), f"{numbers.major}:{numbers.minor} are not valid device numbers"
         if not 0 <= numbers.mode <= 0o7777:
-            yield ("numbers", node), f"{numbers.mode} is not a mode: write it like 0660"
+            yield ("device_node_stats", node), f"{numbers.mode} is not a mode: write it like 0660"
         other = seen.setdefault((numbers.major, numbers.minor), node)
         if other != node:
-            yield ("numbers", node), f"{numbers.major}:{numbers.minor} are the numbers of {other}"
+            yield ("device_node_stats", node), f"{numbers.major}:{numbers.minor} are the numbers of {other}"
 
 
 def _of_another(gpu: Gpu, pci: str) -> bool:

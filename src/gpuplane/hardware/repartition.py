@@ -1,7 +1,7 @@
 """Reconcile how GPUs are partitioned with what is requested (`core.partitions`): one change after another."""
 
 from gpuplane.core.ledger import is_ledger_remembered
-from gpuplane.core.partitions.progress import current_change
+from gpuplane.core.partitions.state_machine import current_change
 from gpuplane.hardware import Hardware
 from gpuplane.model.facts import ChangePartition
 from gpuplane.model.node import Node

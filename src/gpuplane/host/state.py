@@ -24,7 +24,7 @@ from typing import Any
 from gpuplane import files
 from gpuplane.core.ledger import (
     CLAIMS_DIRECTORY,
-    FIELD_BY_FILE,
+    FIELDS_WITH_FILE,
     adapt_to_new_boot,
     decode_part,
     encode_part,
@@ -65,7 +65,7 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
     """
     ledger = Ledger(boot_id=boot)
     problems: list[str] = []
-    for part in (*FIELD_BY_FILE, *_stored_claims(directory, problems)):
+    for part in (*FIELDS_WITH_FILE, *_stored_claims(directory, problems)):
         path = _path(directory, part)
         try:
             content = files.read(path, MOST, follow=False)
@@ -103,9 +103,8 @@ def _stored_claims(directory: Path, problems: list[str]) -> list[str]:
 
 def _with_part(ledger: Ledger, part: str, stored: Ledger) -> Ledger:
     """The ledger with one part of a stored one."""
-    field = FIELD_BY_FILE.get(part)
-    if field is not None:
-        return ledger.but(**{field: getattr(stored, field)})
+    if part in FIELDS_WITH_FILE:
+        return ledger.but(**{part: getattr(stored, part)})
     return ledger.but(claims={**(ledger.claims or {}), **(stored.claims or {})} or None)
 
 
@@ -134,7 +133,7 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
     A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing. Each `glance`
     seconds it is looked whether the directory is still there.
     """
-    loaded = ledger_parts(node.snapshot.ledger).keys() - FIELD_BY_FILE.keys()
+    loaded = ledger_parts(node.snapshot.ledger).keys() - set(FIELDS_WITH_FILE)
     writer = Writer(directory, node.snapshot.stored_ledger.possible_share_layouts, loaded)
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch(node, writer, glance))
@@ -175,7 +174,7 @@ class Writer:
         self.share_layouts = share_layouts
         self.directory = directory
         # What the disk holds, by part: None: nothing of ours; DOUBT: perhaps another value.
-        self._written: dict[str, Any] = {**dict.fromkeys(FIELD_BY_FILE), **dict.fromkeys(claims, DOUBT)}
+        self._written: dict[str, Any] = {**dict.fromkeys(FIELDS_WITH_FILE), **dict.fromkeys(claims, DOUBT)}
         self._known = self._identity()  # which directory is written to
         self._wrote = False
         self._locked = lock_file(directory).exists()
@@ -222,12 +221,12 @@ class Writer:
                     problem = problem or error
                 else:
                     self._written[part] = value
-                    self.share_layouts = (value or {},) if part == "cuts" else self.share_layouts
+                    self.share_layouts = (value or {},) if part == "share_layouts" else self.share_layouts
         return problem
 
     def _make_again(self) -> None:
         """Make the directory, and hold its lock until we end. What it holds, as one that was away, is written over."""
-        self._written = dict.fromkeys((*FIELD_BY_FILE, *_stored_claims(self.directory, [])), DOUBT)
+        self._written = dict.fromkeys((*FIELDS_WITH_FILE, *_stored_claims(self.directory, [])), DOUBT)
         self.share_layouts = ()
         if self._lock is not None:
             os.close(self._lock)

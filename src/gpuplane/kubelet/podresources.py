@@ -36,7 +36,7 @@ from gpuplane import files
 from gpuplane.core.dra.listed import held_unit, naming
 from gpuplane.core.health.reasons import any_device_awaits_container_end
 from gpuplane.core.kinds.table import UNIT_ID_PREFIXES
-from gpuplane.core.partitions.progress import awaits_holders
+from gpuplane.core.partitions.state_machine import awaits_holders
 from gpuplane.core.withholding import layout_from_environment, withheld_reasons
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2 import ContainerAllocateResponse

@@ -33,7 +33,7 @@ class NamingRule(Value):
     name: str
 
 
-class ReplicatedResource(Value, rename={"distinct_gpus": "distinct"}):
+class ReplicatedResource(Value):
     """One entry of `sharing.timeSlicing.resources` or `sharing.mps.resources`: each chosen device of the resource
     `name` is advertised as `replicas` ids.
     """
@@ -47,7 +47,7 @@ class ReplicatedResource(Value, rename={"distinct_gpus": "distinct"}):
     time_slice: TimeSlice | None = None  # None: left as it is
 
 
-class MemorySharedResource(Value, rename={"share_mib": "grain_mib"}):
+class MemorySharedResource(Value):
     """One entry of `sharing.memory.resources`: an id of `rename` stands for `share_mib` of a chosen device's memory.
 
     A remainder smaller than one share is not offered. A container's ids are all of one device.
@@ -68,10 +68,7 @@ class MpsDaemonSettings(Value):
     active_thread_percentage: int | None = None  # None: an equal part for each replica
 
 
-class Sharing(
-    Value,
-    rename={"memory_resources": "memory", "mps_limits_memory": "memory_by_mps", "replicated_resources": "resources"},
-):
+class Sharing(Value):
     """Which resources are shared, how, and whether a request for more than one share is refused.
 
     A device goes to the first entry that selects it: those of `resources` come before those of `memory`.
@@ -144,7 +141,7 @@ class DraSettings(Value):
     device_metadata: bool = False
 
 
-class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
+class Settings(Value):
     """One complete configuration."""
 
     mig_strategy: MigStrategy = "none"
@@ -179,16 +176,7 @@ class Settings(Value, rename={"cdi_feature_flags": "cdi_features"}):
     faults: Mapping[str, FaultOverride] = {}  # code of the fault catalogue → what is judged otherwise here
 
 
-class NodeObjectRequests(
-    Value,
-    rename={
-        "config_name": "config",
-        "drain_reasons": "drains",
-        "driver_release_reason": "release",
-        "kubelet_version": "kubelet",
-        "container_runtime": "runtime",
-    },
-):
+class NodeObjectRequests(Value):
     """What our Node object says: what its labels and annotations ask for, and what kubelet tells there.
 
     `config_name`: a named config, "" for none.
@@ -203,7 +191,7 @@ class NodeObjectRequests(
     has_mig_manager: bool = False  # NVIDIA's MIG manager acts on this node
 
 
-class Config(Value, rename={"node_requests": "asked"}):
+class Config(Value):
     """The last good settings, under which name they stand, and what our Node object asks for.
 
     `settings` is None before the first good configuration; `node_requests` is None before the API server's first word.

@@ -1,7 +1,4 @@
-"""What the command line sends to a running agent, and what it answers.
-
-Tags and encoded names are those of the first version: a command and an agent of different versions talk to each other.
-"""
+"""What the command line sends to a running agent, and what it answers."""
 
 from gpuplane.model.partitions import LayoutRequest
 from gpuplane.model.snapshot import Snapshot
@@ -14,11 +11,11 @@ MAX_DRAIN_SECONDS = 3650 * 86400.0
 """The longest release and the longest drain that can be requested, in seconds."""
 
 
-class GetNodeState(Value, tag="Show", forbid_unknown_fields=False):
+class GetNodeState(Value, tag=True, forbid_unknown_fields=False):
     """Send the state of the node. What a command of another version adds to this request is ignored."""
 
 
-class ReleaseDriver(Value, tag="LetGo", rename={"requested_at": "at", "reason": "why"}):
+class ReleaseDriver(Value, tag=True):
     """Release the driver for `seconds`. `requested_at`: CLOCK_BOOTTIME."""
 
     requested_at: float
@@ -26,13 +23,13 @@ class ReleaseDriver(Value, tag="LetGo", rename={"requested_at": "at", "reason": 
     reason: Text
 
 
-class ResumeDriver(Value, tag="TakeUp", rename={"requested_at": "at"}):
+class ResumeDriver(Value, tag=True):
     """End the release of the driver before its time."""
 
     requested_at: float
 
 
-class DrainDevice(Value, tag=True, rename={"requested_at": "at", "reason": "why"}):
+class DrainDevice(Value, tag=True):
     """Drain a device: no container gets it any more. `device`: a UUID, an index ("0", "0:1") or a PCI address.
 
     `seconds` None: until the device is restored.
@@ -44,7 +41,7 @@ class DrainDevice(Value, tag=True, rename={"requested_at": "at", "reason": "why"
     reason: Text
 
 
-class RestoreDevice(Value, tag=True, rename={"requested_at": "at"}):
+class RestoreDevice(Value, tag=True):
     """End the drain of a device and take it for repaired: faults that wait for a reset or a person end, too."""
 
     requested_at: float
@@ -77,7 +74,7 @@ class NodeState(Value):
     now: float
 
 
-class AgentInfo(Value, rename={"started_at": "began"}):
+class AgentInfo(Value):
     """The agent that answers. `started_at`: CLOCK_BOOTTIME; `node`: "" where it has no cluster."""
 
     version: str = ""
@@ -85,7 +82,7 @@ class AgentInfo(Value, rename={"started_at": "began"}):
     started_at: float | None = None
 
 
-class ControlResponse(Value, rename={"state": "picture"}):
+class ControlResponse(Value):
     """The answer: `state` to `GetNodeState`; nothing to another request, once it is on disk; or an error for a
     person."""
 

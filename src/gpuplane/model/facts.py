@@ -113,7 +113,7 @@ class AllocatableListed(_TaggedMessage):
     requested_at: float
 
 
-class DrainRequested(_TaggedMessage, rename={"device_uuid": "device"}):
+class DrainRequested(_TaggedMessage):
     """A person requests the drain of a device (a UUID). None ends it and says that the device is repaired."""
 
     device_uuid: str
@@ -160,7 +160,7 @@ class PodsObserved(_TaggedMessage):
     pods: Mapping[str, PodMetadata] | None
 
 
-class AllocationsListed(_TaggedMessage, rename={"requested_at": "asked_at"}):
+class AllocationsListed(_TaggedMessage):
     """kubelet: which devices containers hold, as kubelet answered a question that was sent at `requested_at`.
 
     `checkpoint_rewrite`: the number of the rewrite of kubelet's checkpoint that plugins have to cause; 0: none. The
@@ -201,7 +201,7 @@ class LedgerLoaded(_TaggedMessage):
     previous_agent_ended: bool = True
 
 
-class LedgerStored(_TaggedMessage, rename={"stored_ledger": "stored"}):
+class LedgerStored(_TaggedMessage):
     """host: this much of the ledger is stored in the state directory."""
 
     stored_ledger: StoredLedger

@@ -4,9 +4,7 @@ Times are seconds of CLOCK_BOOTTIME, durations are seconds.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
-
-import msgspec
+from typing import Literal
 
 from gpuplane.model.pod import PodRef
 from gpuplane.model.text import Text
@@ -67,7 +65,7 @@ class FaultCatalogue(Value):
         return next((n for n, each in enumerate(self.entries) if each == code), len(self.entries))
 
 
-class FaultOverride(Value, rename={"cleared_by": "ends", "grace_period": "patience", "clear_after": "lasts"}):
+class FaultOverride(Value):
     """What a configuration changes of one catalogue entry. None leaves it as it is."""
 
     severity: Severity | None = None
@@ -78,24 +76,13 @@ class FaultOverride(Value, rename={"cleared_by": "ends", "grace_period": "patien
     advice: Text | None = None
 
 
-class Finding(
-    Value,
-    rename={
-        "last_seen": "last",
-        "is_event": "event",
-        "confirmed": "standing",
-        "holders": "pods",
-        "encoded_holders": "holders",
-        "from_earlier_boot": "rebooted",
-    },
-):
+class Finding(Value):
     """One fault of one device, for as long as it counts against the device.
 
     `last_seen`: when it last occurred, or when observations stopped showing it; None while they show it.
     `confirmed`: its grace period is over. `pids`: the affected processes, as the driver or the kernel names them.
     `holders`: where it names none, the containers that held the device then; `PodRef()` stands for those that kubelet
-    has not listed yet. `encoded_holders` says the same as texts, for the version before: it follows from `holders`, and
-    `holders` from it in a file of that version.
+    has not listed yet.
     """
 
     code: str
@@ -107,18 +94,9 @@ class Finding(
     pids: tuple[int, ...] = ()
     holders: tuple[PodRef, ...] = ()
     from_earlier_boot: bool = False  # its times mean nothing in this boot
-    encoded_holders: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.encoded_holders and not self.holders:
-            msgspec.structs.force_setattr(self, "holders", tuple(map(PodRef.parse, self.encoded_holders)))
-        msgspec.structs.force_setattr(self, "encoded_holders", tuple(map(str, self.holders)))
-
-    def but(self, **changes: Any) -> Self:
-        return super().but(**{"encoded_holders": (), **changes})
 
 
-class Drain(Value, rename={"reason": "why", "until_wall_clock": "wall"}):
+class Drain(Value):
     """A person's request that a device is given to no container. `until` None: until it is restored.
 
     `until_wall_clock` is the same moment in seconds since 1970: a drain outlives the boot that `until` counts from.
@@ -130,10 +108,7 @@ class Drain(Value, rename={"reason": "why", "until_wall_clock": "wall"}):
     since: float | None = None  # None: since an earlier boot
 
 
-class ProbeState(
-    Value,
-    rename={"requested_at": "asked", "not_before": "next", "failed_tries": "tries", "failure": "failed"},
-):
+class ProbeState(Value):
     """The recovery probes of a device. `requested_at`: when the probe that runs now was requested; None: none runs."""
 
     requested_at: float | None = None
@@ -143,21 +118,7 @@ class ProbeState(
     failure_code: str = ""  # the fault that it found; "" for none
 
 
-class DeviceRecord(
-    Value,
-    rename={
-        "probe": "probing",
-        "relapses": "flaps",
-        "absent": "away",
-        "uncorrected_errors": "uncorrected",
-        "fault_counts": "counts",
-        "max_active_nvlinks": "lanes",
-        "last_recovered_at": "recovered",
-        "declared_repaired_at": "excused",
-        "last_reset_at": "renewed",
-        "last_listed_at": "listed",
-    },
-):
+class DeviceRecord(Value):
     """What is remembered of one device."""
 
     findings: tuple[Finding, ...] = ()
@@ -179,7 +140,7 @@ NODE_RECORD_KEY = ""
 """The key of the node's own record: of what affects every GPU of it."""
 
 
-class HealthRecords(Value, rename={"last_kernel_log_number": "log"}):
+class HealthRecords(Value):
     """UUID of a GPU or MIG device, or the id of another unit → its record; `NODE` is the node.
 
     Its faults are those of NVIDIA's driver. What affects all devices of another kind is in the record of that kind.
@@ -191,7 +152,7 @@ class HealthRecords(Value, rename={"last_kernel_log_number": "log"}):
     last_kernel_log_number: int = -1
 
 
-class DeviceHealth(Value, rename={"fault_counts": "counts", "cleared_by_text": "ends"}):
+class DeviceHealth(Value):
     """The health of one device, for people: the view of its record."""
 
     device: str  # UUID; "" for the node

@@ -14,9 +14,9 @@ from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 from gpuplane.model.views import ReasonKind
 
-VERSION = 1
+VERSION = 2
 
-Standing = State | Literal["absent"]
+DeviceState = State | Literal["absent"]
 
 
 class Shown(Value, omit_defaults=False, forbid_unknown_fields=False):
@@ -38,14 +38,14 @@ class Node(Shown):
     """What concerns every device: see `Device` for the fields from `state` on."""
 
     name: str  # "" where the agent was given none
-    state: Standing = "healthy"
+    state: DeviceState = "healthy"
     code: str = ""
     reason: Text = ""
     since: datetime | None = None
     until: datetime | None = None
-    ends: Text = ""
+    cleared_by_text: Text = ""
     advice: Text = ""
-    counts: Mapping[str, int] = {}
+    fault_counts: Mapping[str, int] = {}
 
 
 class Driver(Shown):
@@ -151,8 +151,8 @@ class Device(Shown):
     """A GPU, a MIG device, or a device of another kind: that has its id as `uuid`, and no index.
 
     `state`: a state of docs/faults.md; `absent` where a container holds it and the driver does not count it. `code`:
-    the fault of the catalogue that decides; "" for none. `until`: when time alone ends it; `counts`: how often each
-    thing has happened to it since the node's boot.
+    the fault of the catalogue that decides; "" for none. `until`: when time alone ends it; `fault_counts`: how often
+    each fault has occurred on it since the node's boot.
     """
 
     index: str  # as commands take it: "0", "0:1"; "" where the driver does not count it
@@ -168,14 +168,14 @@ class Device(Shown):
     ids: tuple[Id, ...]
     reasons: tuple[Reason, ...]  # why it is not given out
     holders: tuple[Holder, ...] | None  # None while kubelet has not said
-    state: Standing = "healthy"
+    state: DeviceState = "healthy"
     code: str = ""
     reason: Text = ""
     since: datetime | None = None
     until: datetime | None = None
-    ends: Text = ""
+    cleared_by_text: Text = ""
     advice: Text = ""
-    counts: Mapping[str, int] = {}
+    fault_counts: Mapping[str, int] = {}
     kind: str = NVIDIA_GPU
     last_seen: datetime | None = None  # when the driver last listed a GPU that it does not list; else None
 
@@ -194,7 +194,7 @@ class PartStatus(Shown):
     """The status of one part of the agent, or of something outside that it deals with."""
 
     name: str
-    standing: Literal["ok", "waiting", "failing"]
+    state: Literal["ok", "waiting", "failing"]
     code: str
     reason: Text
     since: datetime

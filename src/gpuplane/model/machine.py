@@ -28,7 +28,7 @@ class Fault(Value):
     message: Text
 
 
-class Link(Value, rename={"nvlink_count": "lanes"}):
+class Link(Value):
     """NVLink from one GPU to one peer: another GPU's PCI address, or `nvswitch`."""
 
     peer: str
@@ -48,7 +48,7 @@ class MigAttributes(Value):
     optical_flow_engines: int = 0
 
 
-class MigDevice(Value, rename={"mig_index": "slot", "device_nodes": "nodes"}):
+class MigDevice(Value):
     """One MIG device: a compute instance within a GPU instance."""
 
     uuid: str
@@ -84,7 +84,7 @@ class FabricClique(Value):
     clique: int
 
 
-class Gpu(Value, rename={"uncorrected_errors": "uncorrected", "device_nodes": "nodes"}):
+class Gpu(Value):
     """One GPU. What the driver could not tell is empty, and the reason stands in `faults`."""
 
     index: int  # NVML's: the order of PCI addresses
@@ -124,7 +124,7 @@ class Gpu(Value, rename={"uncorrected_errors": "uncorrected", "device_nodes": "n
         return self.mig is not None and self.mig.enabled
 
 
-class Device(Value, rename={"device_nodes": "nodes"}):
+class Device(Value):
     """A device of any other kind. What its `attributes` mean, its kind says."""
 
     id: str
@@ -143,7 +143,7 @@ class DeviceList(Value):
     faults: tuple[Fault, ...] = ()
 
 
-class DriverLibrary(Value, rename={"symlinks": "links"}):
+class DriverLibrary(Value):
     """A library of the driver. `symlinks`: names beside it that lead to it: its SONAME, and what programs link
     against."""
 
@@ -152,14 +152,14 @@ class DriverLibrary(Value, rename={"symlinks": "links"}):
     symlinks: tuple[str, ...] = ()  # "libcuda.so", "libcuda.so.1"
 
 
-class DriverFile(Value, rename={"container_path": "target"}):
+class DriverFile(Value):
     """Any other file, or a socket, of the driver."""
 
     path: str  # in the driver root
     container_path: str = ""  # in a container, where it has to be elsewhere
 
 
-class DriverFiles(Value, rename={"gds_paths": "storage"}):
+class DriverFiles(Value):
     """What of the driver a container needs, as it was found. Paths are inside the driver root, wherever that is."""
 
     libraries: tuple[DriverLibrary, ...] = ()
@@ -168,7 +168,7 @@ class DriverFiles(Value, rename={"gds_paths": "storage"}):
     gds_paths: tuple[str, ...] = ()  # what GPUDirect Storage needs beside its nodes: /run/udev, /etc/cufile.json
 
 
-class Driver(Value, rename={"files_error": "missing"}):
+class Driver(Value):
     """The GPU driver: its version ("580.95.05"), the newest CUDA that it speaks ("13.0"), and its files.
 
     `files` is None where they were not searched or not found; `files_error` then says why.
@@ -191,7 +191,7 @@ class Vgpu(Value):
     host_driver_branch: str = ""
 
 
-class DeviceNodeStat(Value, rename={"has_char_link": "linked"}):
+class DeviceNodeStat(Value):
     """What a device node is: the kernel's numbers, and who may use it. `has_char_link`:
     /dev/char/<major>:<minor> exists."""
 
@@ -202,14 +202,7 @@ class DeviceNodeStat(Value, rename={"has_char_link": "linked"}):
     has_char_link: bool = True
 
 
-class Machine(
-    Value,
-    rename={
-        "shared_nodes": "nodes",
-        "insecure_files": "left_out",
-        "device_node_stats": "numbers",
-    },
-):
+class Machine(Value):
     """One look at NVIDIA's driver and GPUs. `gpus` is None where they could not be counted; `faults` then says why.
 
     `device_node_stats`: those of every device node that a container may get, by its path as the host has it (whatever
@@ -242,7 +235,7 @@ class Machine(
         return {device.uuid: gpu.uuid for gpu in self.gpus or () for device in gpu.mig_devices}
 
 
-class InjectedFailure(Value, rename={"nvml_function": "call"}):
+class InjectedFailure(Value):
     """A driver call that does not answer as it should, in a described machine and in the NVML stand-in alike."""
 
     effect: Literal["error", "hang", "crash"]
@@ -251,7 +244,7 @@ class InjectedFailure(Value, rename={"nvml_function": "call"}):
     error: str = "UNKNOWN"  # NVML's error of an `error`: "GPU_IS_LOST"
 
 
-class Incident(Value, rename={"in_kernel_log": "logged", "kernel_log_number": "number"}):
+class Incident(Value):
     """Something that befalls a described GPU, once: an XID or another event of the fault catalogue.
 
     `in_kernel_log`: the kernel log has it, so that an agent which was away learns of it when it comes back.
@@ -282,7 +275,7 @@ class GpuProcess(Value):
     cgroups: tuple[str, ...] = ()
 
 
-class MachineFile(Machine, rename={"driver_file_layout": "layout", "major_numbers": "majors"}):
+class MachineFile(Machine):
     """A machine as a person describes it, what of its driver fails, what has befallen it, and who computes on it.
 
     `devices`: those of other kinds. `uncounted`: kinds whose devices could not be counted → why.

@@ -7,7 +7,7 @@ from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
-class MpsDaemon(Value, rename={"client_memory_mib_by_device": "devices", "exclusive_compute_mode": "exclusive"}):
+class MpsDaemon(Value):
     """One control daemon that shall run."""
 
     name: str  # of its resource, or the UUID of its MIG device
@@ -17,14 +17,14 @@ class MpsDaemon(Value, rename={"client_memory_mib_by_device": "devices", "exclus
     exclusive_compute_mode: bool = False  # the compute mode of its devices is EXCLUSIVE_PROCESS while it runs
 
 
-class WantedDaemons(Value, rename={"daemons_in_use": "held"}):
+class WantedDaemons(Value):
     """The daemons that shall run. `daemons_in_use`: names of those that containers are clients of, computing or not."""
 
     daemons: tuple[MpsDaemon, ...] = ()
     daemons_in_use: tuple[str, ...] = ()
 
 
-class DaemonStatus(Value, rename={"state": "standing"}):
+class DaemonStatus(Value):
     """The status of one control daemon. `devices`: those that new clients can use, while it is ok."""
 
     name: str
@@ -34,7 +34,7 @@ class DaemonStatus(Value, rename={"state": "standing"}):
     pid: int | None = None
 
 
-class SupervisorStatus(Value, rename={"exclusive_gpus": "exclusive"}):
+class SupervisorStatus(Value):
     """What the supervisor sees, at `at` (CLOCK_BOOTTIME).
 
     `exclusive_gpus`: the GPUs whose compute mode it has changed and not restored yet. `problem`: what keeps it from

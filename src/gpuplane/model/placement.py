@@ -47,7 +47,7 @@ class PodPlacement(Value):
     containers: tuple[PlacedContainer, ...] = ()
 
 
-class _Document(Value, rename={"version": "v"}):
+class _Document(Value):
     version: int
     uid: Name
     node: Name
@@ -68,7 +68,7 @@ def decode_pod_placement(text: str) -> PodPlacement:
     try:
         if len(text.encode()) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        version: Any = msgspec.json.decode(text, type=dict[str, Any]).get("v")
+        version: Any = msgspec.json.decode(text, type=dict[str, Any]).get("version")
         if version != VERSION:
             raise ValueError(f"it has version {version}; this program reads version {VERSION}")
         found = msgspec.json.decode(text, type=_Document)

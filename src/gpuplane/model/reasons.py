@@ -132,7 +132,7 @@ class Holder(Value):
     claim: str = ""
 
 
-class Reason(Value, rename={"faulty_device": "device"}):
+class Reason(Value):
     """Why a device is not given out. Programs read all but `text`, people read `text`."""
 
     kind: ReasonKind

@@ -18,7 +18,7 @@ _MAX_DIGITS = 12
 """Of a stored number. A longer one is not ours."""
 
 
-class ShareLayout(Value, rename={"uses_mps": "mps", "client_count": "clients"}):
+class ShareLayout(Value):
     """What one share of a unit is: an amount of memory, one of several MPS clients, or a time slice.
 
     Two layouts of one kind are the same layout where `share_mib` or `clients` agree. The number of time slices is no

@@ -1,7 +1,6 @@
 """The snapshot of a node: everything that is known at one moment.
 
 Each field has one kind of truth and one source. What Kubernetes sees is derived from it and never kept.
-Encoded names are those of the first version: state files and commands of other versions have them.
 Times are seconds of CLOCK_BOOTTIME, which runs on while the agent is dead; `boot_id` says which boot they count from.
 """
 
@@ -23,59 +22,25 @@ from gpuplane.model.text import Text
 from gpuplane.model.value import Value
 
 
-class Allocation(
-    Value,
-    rename={
-        "granted_at": "since",
-        "share_layout": "cut",
-        "encoded_pod": "pod",
-        "encoded_container": "container",
-    },
-):
-    """Devices of one resource that one container holds. `holder`: which one; unknown while kubelet admits the pod.
-
-    `encoded_pod` and `encoded_container` say the same for the version before: they follow from `holder`, and `holder`
-    from them in a message of that version.
-    """
+class Allocation(Value):
+    """Devices of one resource that one container holds. `holder`: which one; unknown while kubelet admits the pod."""
 
     resource: str
     devices: tuple[str, ...]
     holder: PodRef = PodRef()
     granted_at: float = 0.0  # when we answered the Allocate; 0: kubelet has listed it
     share_layout: EncodedLayout = EncodedLayout("")  # of its unit, where the container's environment shows it
-    encoded_pod: str = ""  # "namespace/name", or the UID where the name is not known
-    encoded_container: str = ""
     claim: str = ""  # "namespace/name" of the claim by which the container has them; `resource` is its driver's name
 
-    def __post_init__(self) -> None:
-        if self.holder == PodRef() and (self.encoded_pod or self.encoded_container):
-            holder = PodRef.parse(f"{self.encoded_pod}/{self.encoded_container}")
-            msgspec.structs.force_setattr(self, "holder", holder)
-        msgspec.structs.force_setattr(self, "encoded_pod", self.holder.pod_name_or_uid)
-        msgspec.structs.force_setattr(self, "encoded_container", self.holder.container)
 
-    def but(self, **changes: Any) -> Self:
-        return super().but(**{"encoded_pod": "", "encoded_container": "", **changes})
-
-
-class DriverRelease(Value, rename={"reason": "why"}):
+class DriverRelease(Value):
     """A request to use neither the driver nor its device nodes until a time."""
 
     until: float
     reason: Text
 
 
-class TimeSliceState(
-    Value,
-    rename={
-        "requested_at": "at",
-        "outcome_unknown": "unsure",
-        "failed_tries": "tries",
-        "failure": "failed",
-        "last_set_length": "length",
-        "tried_length": "tried",
-    },
-):
+class TimeSliceState(Value):
     """What we set as the length of one GPU's time slices. The driver keeps it until it is reloaded or the GPU reset.
 
     `requested_at`: when the last try was requested; `tried_length`: the length to set; `pending`: the try is not
@@ -91,7 +56,7 @@ class TimeSliceState(
     failure: Text = ""  # why the last try failed
 
 
-class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "share_layouts": "cuts"}):
+class Ledger(Value):
     """What we decided and nobody else knows. The only part that is written to disk: each field but `boot_id` is a file.
 
     `mig_parents`: UUID of a MIG device that exists or is held → UUID of the GPU on which it was seen last.
@@ -114,7 +79,7 @@ class Ledger(Value, rename={"node_requests": "asked", "mig_parents": "homes", "s
     health: HealthRecords | None = None  # verdicts and drains; None before the first observation
 
 
-class StoredLedger(Value, rename={"possible_share_layouts": "cuts"}):
+class StoredLedger(Value):
     """What the state directory holds of the ledger.
 
     `ledger`: all of it; None while that is unknown, because it is being written or could not be written.
@@ -133,7 +98,7 @@ class Allocatable(Value):
     requested_at: float
 
 
-class Snapshot(Value, rename={"stored_ledger": "disk", "statuses": "conditions"}, dict=True):
+class Snapshot(Value, dict=True):
     """Everything that is known of the node. `generation` counts the changes.
 
     What is there: `machine` is NVIDIA's driver and GPUs, `devices` each other kind → its devices. Each is observed by

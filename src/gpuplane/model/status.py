@@ -22,7 +22,7 @@ no more.
 """
 
 
-class Status(Value, rename={"state": "standing", "text": "reason"}):
+class Status(Value):
     """The status of a part. `since`: when the state began; `step` sets it."""
 
     state: PartState
@@ -107,13 +107,13 @@ class MpsDaemonStatus(Status):
     devices: tuple[str, ...] = ()
 
 
-class ComputeModeStatus(Status, rename={"exclusive_gpus": "exclusive"}):
+class ComputeModeStatus(Status):
     """`exclusive_gpus`: UUIDs of the GPUs whose compute mode MPS has changed and not restored yet."""
 
     exclusive_gpus: tuple[str, ...] = ()
 
 
-class TimeSliceStatus(Status, rename={"pending_gpus": "pending"}):
+class TimeSliceStatus(Status):
     """`pending_gpus`: UUIDs of the GPUs whose time slices do not have the wanted length yet."""
 
     pending_gpus: tuple[str, ...] = ()
@@ -146,8 +146,8 @@ PartKind = Literal[
     "cdi hook",
     "cdi conflict",
     "mps supervisor",
-    "mps wishes",
-    "mps upkeep",
+    "mps requests",
+    "mps compute modes",
     "apiserver",
     "node condition",
     "node metadata",
@@ -166,47 +166,21 @@ PartKind = Literal[
     "pods",
     "slices",
     "process metrics",
-    # what the agent runs: such a part has a status only while it fails
-    "allocatable",
-    "allocations",
-    "cdi files",
+    # what the agent runs, and nothing else tells of: such a part has a status only while it fails
     "choice",
-    "claim checks",
-    "claim files writer",
-    "claim status writer",
     "clock",
-    "condition writer",
-    "configuration",
     "control",
     "control while standing by",
-    "counters",
-    "dra server",
-    "event writer",
+    "driver release",
     "hardware",
-    "mig configs",
-    "mig state writer",
-    "mps",
-    "mps daemons",
-    "features file writer",
-    "node feature writer",
-    "node metadata writer",
-    "node object",
-    "nodes in /dev",
     "partitions",
     "plain devices",
     "plugins",
-    "pod watch",
     "probes",
-    "release",
     "samples",
     "sampling",
-    "slice writer",
-    "startup taint writer",
-    "status",
-    "store",
-    "time slice lengths",
+    "status pages",
     "what another agent remembers",
-    "xids",
     # a part of an agent of another version
     "other",
 ]
@@ -220,7 +194,7 @@ STATUS_TYPES: Mapping[PartKind, type[Status]] = {
     "claim requests": ClaimRequestsStatus,
     "slices": SlicesStatus,
     "mps daemon": MpsDaemonStatus,
-    "mps upkeep": ComputeModeStatus,
+    "mps compute modes": ComputeModeStatus,
     "time slices": TimeSliceStatus,
     "kubelet lock": TurnStatus,
     "state": TurnStatus,
@@ -279,8 +253,8 @@ ALLOCATABLE: Part[Status] = Part("allocatable devices")
 CDI_FILES: Part[CdiFilesStatus] = Part("cdi")
 CDI_HOOK: Part[CdiHookStatus] = Part("cdi hook")
 MPS_SUPERVISOR: Part[Status] = Part("mps supervisor")
-MPS_REQUESTS: Part[Status] = Part("mps wishes")
-MPS_COMPUTE_MODES: Part[ComputeModeStatus] = Part("mps upkeep")
+MPS_REQUESTS: Part[Status] = Part("mps requests")
+MPS_COMPUTE_MODES: Part[ComputeModeStatus] = Part("mps compute modes")
 API_SERVER: Part[Status] = Part("apiserver")
 NODE_CONDITION: Part[Status] = Part("node condition")
 NODE_METADATA: Part[Status] = Part("node metadata")

@@ -169,11 +169,11 @@ class Curve(Value):
     period: float = 60.0
 
 
-class DescribedLoad(Value, rename={"link": "nvlink"}):
+class DescribedLoad(Value):
     """What a described GPU, a MIG device of it or one of its NVLinks tells."""
 
     gpu: int  # its index
     mig: str = ""  # the UUID of a MIG device of it
-    link: int | None = None
+    nvlink: int | None = None
     readings: Mapping[str, float | Curve] = {}
     texts: Mapping[str, str] = {}

@@ -11,7 +11,7 @@ from gpuplane.model.text import Text, join
 from gpuplane.model.value import Value
 
 
-class Unit(Value, rename={"device_nodes": "nodes"}):
+class Unit(Value):
     """A physical thing that can be given out: a whole GPU, a MIG device of one, or a device of another kind."""
 
     id: str  # GPU-…, MIG-…, or that of another kind: "device-node:kvm"
@@ -42,7 +42,7 @@ class OfferedDevice(Value):
         return join("; ", (each.text for each in self.reasons))
 
 
-class Resource(Value, rename={"share_mib": "grain_mib", "uses_mps": "mps", "requires_distinct_gpus": "distinct"}):
+class Resource(Value):
     """One resource name with its devices, in the order of their ids' units."""
 
     name: str
@@ -65,7 +65,7 @@ class NotOffered(Value):
     code: str = ""
 
 
-class Availability(Value, rename={"id_count": "ids", "unhealthy_id_count": "unhealthy"}):
+class Availability(Value):
     """How one GPU or MIG device stands for kubelet: each one of the machine that could be given out has one."""
 
     device: str  # UUID; "" where the driver does not tell it
@@ -76,7 +76,7 @@ class Availability(Value, rename={"id_count": "ids", "unhealthy_id_count": "unhe
     reasons: tuple[Reason, ...] = ()  # why it is not given out; () where it is
 
 
-class Offer(Value, rename={"not_offered": "left", "waiting_reason": "waiting"}):
+class Offer(Value):
     """What this node advertises. While `waiting` says why, nothing may be registered yet."""
 
     waiting_reason: Text = ""
@@ -89,7 +89,7 @@ class Offer(Value, rename={"not_offered": "left", "waiting_reason": "waiting"}):
         return next((each for each in self.resources if each.name == name), None)
 
 
-class Mount(Value, rename={"container_path": "container", "host_path": "host"}):
+class Mount(Value):
     """A path of the host, mounted into a container: the device-plugin API's Mount."""
 
     container_path: str
@@ -97,7 +97,7 @@ class Mount(Value, rename={"container_path": "container", "host_path": "host"}):
     read_only: bool = False
 
 
-class DeviceSpec(Value, rename={"container_path": "container", "host_path": "host"}):
+class DeviceSpec(Value):
     """A device node for a container: the device-plugin API's DeviceSpec."""
 
     container_path: str
@@ -105,7 +105,7 @@ class DeviceSpec(Value, rename={"container_path": "container", "host_path": "hos
     permissions: str = "rw"
 
 
-class ContainerAllocateResponse(Value, rename={"device_specs": "nodes", "cdi_devices": "cdi"}):
+class ContainerAllocateResponse(Value):
     """What a container gets: the device-plugin API's ContainerAllocateResponse."""
 
     env: Mapping[str, str] = {}
@@ -138,7 +138,7 @@ class News(Value):
     subject: LogSubject = LogSubject()
 
 
-class NodeCondition(Value, rename={"reason_keys": "causes"}):
+class NodeCondition(Value):
     """What a condition of our Node object says. `grace`: seconds for which that has to last before it is written."""
 
     status: Literal["True", "False", "Unknown"]

@@ -149,7 +149,7 @@ class Demo:
     async def a_device_that_is_no_gpu(self) -> Scene:
         """A device node is written into the copy of the machine file, goes missing, and comes back."""
         name, node = KVM, "/dev/kvm"
-        device = f"\ndevices: [{{id: kvm, kind: device-node, nodes: [{node}]%s}}]\n"
+        device = f"\ndevices: [{{id: kvm, kind: device-node, device_nodes: [{node}]%s}}]\n"
         missing = f", faults: [{{code: device-node-missing, message: {node} does not exist}}]"
         original = self.machine.read_bytes()
         _replace(self.machine, original + (device % "").encode())
@@ -243,7 +243,7 @@ class Demo:
 
     async def time_is_shared(self) -> Scene:
         """The next edit, while pods hold memory: their GPUs wait for them, the others are there at once."""
-        sharing = f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {REPLICAS}, distinct: true}}]}}}}"
+        sharing = f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {REPLICAS}, distinctGPUs: true}}]}}}}"
         asked = self.kubelet.manager.list_count
         _replace(self.config, f"version: v1\n{sharing}\n".encode())
         free = self.count - len(self.busy)
@@ -261,7 +261,7 @@ class Demo:
                 "of the other GPUs"
             ),
             "and as they end": f"allocatable {REPLICAS * self.count}",
-            "a pod asks for two": f"distinct: true gives it {' and '.join(map(_short, both.split(',')))}",
+            "a pod asks for two": f"distinctGPUs: true gives it {' and '.join(map(_short, both.split(',')))}",
         }
         return Scene("The configuration is edited: time slices instead", lines, {"distinct": both.split(",")})
 

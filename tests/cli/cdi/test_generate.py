@@ -24,12 +24,12 @@ driver:
   cuda: "13.0"
   files:
     libraries:
-      - {{path: {LIBRARIES}/libcuda.so.580.95.05, soname: libcuda.so.1, links: [libcuda.so, libcuda.so.1]}}
+      - {{path: {LIBRARIES}/libcuda.so.580.95.05, soname: libcuda.so.1, symlinks: [libcuda.so, libcuda.so.1]}}
       - {{path: {LIBRARIES}/libnvidia-ptxjitcompiler.so.580.95.05, soname: libnvidia-ptxjitcompiler.so.1}}
 """
 MACHINE = """
-nodes: [/dev/nvidiactl, /dev/nvidia-uvm]
-numbers:
+shared_nodes: [/dev/nvidiactl, /dev/nvidia-uvm]
+device_node_stats:
   /dev/nvidiactl: {major: 195, minor: 255}
   /dev/nvidia-uvm: {major: 510, minor: 0}
   /dev/nvidia0: {major: 195, minor: 0}
@@ -37,18 +37,18 @@ numbers:
   /dev/nvidia-caps/nvidia-cap30: {major: 237, minor: 30}
   /dev/nvidia-caps/nvidia-cap31: {major: 237, minor: 31}
 gpus:
-  - {index: 0, uuid: GPU-0, minor: 0, nodes: [/dev/nvidia0]}
+  - {index: 0, uuid: GPU-0, minor: 0, device_nodes: [/dev/nvidia0]}
   - index: 1
     uuid: GPU-1
     minor: 1
-    nodes: [/dev/nvidia1]
+    device_nodes: [/dev/nvidia1]
     mig:
       enabled: true
       devices:
         - uuid: MIG-1
           profile: 3g.40gb
           gpu_instance: 2
-          nodes: [/dev/nvidia-caps/nvidia-cap30, /dev/nvidia-caps/nvidia-cap31]
+          device_nodes: [/dev/nvidia-caps/nvidia-cap30, /dev/nvidia-caps/nvidia-cap31]
 """
 
 
@@ -335,7 +335,7 @@ def test_what_has_no_effect_says_so(machine: Path) -> None:
 def test_no_driver_file_is_found(tmp_path: Path, golden: Golden) -> None:
     """Without libcuda there is nothing that a container could use: why, once for all GPUs, and nothing is written."""
     missing = "/usr/lib64/libcuda.so.580.95.05: Permission denied"
-    (tmp_path / "machine.yaml").write_text(f"driver: {{version: 580.95.05, missing: '{missing}'}}\n{MACHINE}")
+    (tmp_path / "machine.yaml").write_text(f"driver: {{version: 580.95.05, files_error: '{missing}'}}\n{MACHINE}")
     result = generate("--machine", tmp_path / "machine.yaml")
 
     assert (result.exit_code, result.stdout) == (1, "")

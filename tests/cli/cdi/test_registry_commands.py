@@ -169,11 +169,11 @@ def test_programs_are_told_how_files_stand(tmp_path: Path) -> None:
     assert (judged.exit_code, judged.stderr) == (1, "")
     good, wrong, none = json.loads(judged.stdout)["files"]
     assert good == {
-        "file": f"{DATA}/nvidia.yaml", "standing": "good", "errors": [], "refused": False,
-        "kind": "nvidia.com/gpu", "devices": 3, "version": "0.5.0", "lowest": "0.5.0",
+        "file": f"{DATA}/nvidia.yaml", "state": "good", "errors": [], "refused": False,
+        "kind": "nvidia.com/gpu", "devices": 3, "version": "0.5.0", "sufficient_version": "0.5.0",
     }  # fmt: skip
-    assert (wrong["standing"], wrong["refused"], len(wrong["errors"])) == ("wrong", True, 2)
-    assert (none["standing"], len(none["errors"])) == ("unreadable", 1)
+    assert (wrong["state"], wrong["refused"], len(wrong["errors"])) == ("wrong", True, 2)
+    assert (none["state"], len(none["errors"])) == ("unreadable", 1)
     assert none["errors"][0].startswith(f"{tmp_path}/none.yaml: ")
 
 
@@ -256,7 +256,7 @@ def test_what_the_agent_leaves_out_is_told(agent: Path, golden: Golden) -> None:
     ]
     golden(told.stdout.splitlines()[2:], "for programs")
     golden(shown(*asked).splitlines()[-3:], "at a terminal")
-    assert list(json.loads(cdi(*asked, "--json").stdout)["left_out"]) == [
+    assert list(json.loads(cdi(*asked, "--json").stdout)["insecure_files"]) == [
         "/tmp/nvidia-mps",
         "/usr/lib/a.so",
         "/usr/lib/b.so",
@@ -273,7 +273,7 @@ def test_without_its_agent_what_is_left_out_is_not_known(agent: Path) -> None:
     assert f"{agent}/nowhere/" in told.stderr
     for other in ("accelerators.example.com/npu.v2=npu:0", f"{KIND}=GPU-b"):
         assert cdi("explain", other, *nowhere).stderr == ""
-    assert json.loads(cdi("explain", f"{KIND}=GPU-a", *nowhere, "--json").stdout)["left_out"] is None
+    assert json.loads(cdi("explain", f"{KIND}=GPU-a", *nowhere, "--json").stdout)["insecure_files"] is None
 
 
 def test_files_that_count_for_nothing_are_told(crowd: Path) -> None:
@@ -293,13 +293,13 @@ def test_an_explanation_for_programs() -> None:
             "name": "nvidia.com/gpu=0",
             "file": f"{DATA}/nvidia.yaml",
             "version": "0.5.0",
-            "needs": ["a name that begins with a digit"],
-            "over": [],
+            "version_features": ["a name that begins with a digit"],
+            "overridden_files": [],
             "problem": "",
         }
     ]
-    assert (document["left_out"], document["problems"]) == ({}, {})
-    assert {piece["kind"] for piece in document["pieces"]} == {"node", "env", "mount", "hook"}
+    assert (document["insecure_files"], document["problems"]) == ({}, {})
+    assert {piece["kind"] for piece in document["edit_explanations"]} == {"node", "env", "mount", "hook"}
     assert document["edits"]["deviceNodes"][4] == {"path": "/dev/nvidia0"}
 
 

@@ -83,7 +83,7 @@ def shares(why: str = MARKED, *facts: Fact) -> NodeState:
         AllocationsListed((held,), 0.0),
         MachineObserved(machine),
         DrainRequested(f"{GPU}0", Drain(reason=why)),
-        StatusChanged(Part("node object"), Status("failing", why)),
+        StatusChanged(Part("clock"), Status("failing", why)),
         *facts,
     )
 

@@ -135,7 +135,7 @@ def test_reasons_are_below_the_table_and_as_they_are(golden: Golden) -> None:
     """What looks like markup in them is none."""
     shown = drawn(inspected(shares()), 300)
 
-    part = next(line for line in shown if line.startswith("node object"))
+    part = next(line for line in shown if line.startswith("clock"))
     assert part.endswith(f"  {MARKED}")
     golden(line.rstrip() for line in shown)
 

@@ -128,7 +128,7 @@ async def test_for_programs_each_change_is_a_document(place: Place, golden: Gold
     await play(watch, place)
     documents = [json.loads(line) for line in watch.out.splitlines()]
 
-    assert all(document["version"] == 1 for document in documents)
+    assert all(document["version"] == 2 for document in documents)
     assert documents[0]["devices"][2]["state"] == "healthy"
     assert documents[-1]["devices"][2]["state"] == "drained"
     assert all({**one, "time": ""} != {**two, "time": ""} for one, two in pairwise(documents))

@@ -64,11 +64,11 @@ async def test_a_pod_in_the_way_is_named_and_the_agent_goes_on(agent: Agent, con
     agent.hold(train=HALF)
     plan = json.loads((await agent.mig("plan", "-f", config, "-c", "whole", "--json")).stdout)
     assert [gpu["waits_for"] for gpu in plan["gpus"]] == [["n/train"], []]
-    assert [each.split()[0] for each in plan["gpus"][0]["then"]][-3:] == ["destroy", "create", "create"]
-    assert plan["gpus"][1]["then"] == []
+    assert [each.split()[0] for each in plan["gpus"][0]["changes_after_wait"]][-3:] == ["destroy", "create", "create"]
+    assert plan["gpus"][1]["changes_after_wait"] == []
     done = await agent.mig("apply", "-f", config, "-c", "whole", "--json")
     document = json.loads(done.stdout)
-    assert (done.exit_code, document["done"], document["goes_on"]) == (1, False, True)
+    assert (done.exit_code, document["done"], document["agent_continues"]) == (1, False, True)
     assert [(gpu["state"], gpu["holders"]) for gpu in document["gpus"]] == [("waiting", ["n/train"]), ("done", [])]
     assert agent.driver.layouts == {0: {"3g.40gb": 1}, 1: {"1g.6gb": 4}}
     agent.hold()

@@ -14,7 +14,7 @@ def test_cards_are_explained() -> None:
     assert (done.exit_code, document["profiles"]) == (0, ["3g.40gb", "1g.10gb", "1g.10gb"])
     assert {card["card"]: card["is_possible"] for card in document["cards"]} == {"A100 80GB": True, "H100 80GB": True}
     assert document["cards"][0]["instances"] == [["1g.10gb", 0], ["1g.10gb", 1], ["3g.40gb", 4]]
-    assert document["cards"][0]["beside"]["2g.20gb"] == 1
+    assert document["cards"][0]["also_fits"]["2g.20gb"] == 1
 
 
 def test_blackwells_places_are_not_verified() -> None:

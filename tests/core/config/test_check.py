@@ -129,12 +129,12 @@ def errors(text: str) -> list[str]:
         ("health: {probePeriod: true}", "c.yaml:1: health.probePeriod"),
         ("health: {probePeriod: .inf}", "c.yaml:1: health.probePeriod"),
         (
-            "health:\n  faults:\n    xid-94: {patience: -1}",
-            "c.yaml:3: health.faults.xid-94.patience",
+            "health:\n  faults:\n    xid-94: {gracePeriod: -1}",
+            "c.yaml:3: health.faults.xid-94.gracePeriod",
         ),
         (
-            "health: {faults: {ecc-storm: {lasts: 1w}}}",
-            "c.yaml:1: health.faults.ecc-storm.lasts",
+            "health: {faults: {ecc-storm: {clearAfter: 1w}}}",
+            "c.yaml:1: health.faults.ecc-storm.clearAfter",
         ),
         (
             "health:\n  faults:\n    xid-94:\n      severity: unhelthy",
@@ -145,12 +145,12 @@ def errors(text: str) -> list[str]:
             "c.yaml:1:",
         ),
         (
-            "health:\n  faults:\n    xid-94: {lasts: 5m}",
+            "health:\n  faults:\n    xid-94: {clearAfter: 5m}",
             "c.yaml:3: health.faults.xid-94",
         ),
         (
-            "health: {faults: {xid-94: {lasts: 5m, ends: tim}}}",
-            "c.yaml:1: health.faults.xid-94.ends",
+            "health: {faults: {xid-94: {clearAfter: 5m, clearedBy: tim}}}",
+            "c.yaml:1: health.faults.xid-94.clearedBy",
         ),
         (
             "health:\n  faults:\n    nvlink_down: {}",
@@ -181,8 +181,8 @@ def errors(text: str) -> list[str]:
             "c.yaml:1: sharing.mps.resources[0].replicas",
         ),
         (
-            "sharing: {mps: {resources: [{name: gpu, replicas: 4, distinct: true}]}}",
-            "c.yaml:1: sharing.mps.resources[0].distinct",
+            "sharing: {mps: {resources: [{name: gpu, replicas: 4, distinctGPUs: true}]}}",
+            "c.yaml:1: sharing.mps.resources[0].distinctGPUs",
         ),
         (
             "sharing: {mps: {resources: [{name: gpu, replicas: 4, devices: [0]}]}}",
@@ -213,12 +213,12 @@ def errors(text: str) -> list[str]:
             "c.yaml:1: sharing.memory.unit",
         ),
         (
-            "sharing: {memory: {grain: 0, resources: [{name: gpu}]}}",
-            "c.yaml:1: sharing.memory.grain",
+            "sharing: {memory: {shareSize: 0, resources: [{name: gpu}]}}",
+            "c.yaml:1: sharing.memory.shareSize",
         ),
         (
-            "sharing: {memory: {unit: MiB, resources: [{name: gpu, grain: -1}]}}",
-            "c.yaml:1: sharing.memory.resources[0].grain",
+            "sharing: {memory: {unit: MiB, resources: [{name: gpu, shareSize: -1}]}}",
+            "c.yaml:1: sharing.memory.resources[0].shareSize",
         ),
         (
             "sharing: {memory: {resources: [{name: gpu, rename: gpu}]}}",
@@ -237,7 +237,7 @@ def errors(text: str) -> list[str]:
             "c.yaml:1:",
         ),
         (
-            "sharing:\n  memory:\n    resources:\n    - {name: gpu, devices: 1}\n    - {name: gpu, grain: 2}",
+            "sharing:\n  memory:\n    resources:\n    - {name: gpu, devices: 1}\n    - {name: gpu, shareSize: 2}",
             "c.yaml:5: sharing.memory.resources[1].name",
         ),
         (
@@ -314,8 +314,8 @@ def test_each_error(text: str, where: str, golden: Golden) -> None:
         ),
         ("name: gpu, replicas: 2, model: ''", ".model"),
         (
-            "name: gpu, replicas: 2, distinct: 1",
-            ".distinct",
+            "name: gpu, replicas: 2, distinctGPUs: 1",
+            ".distinctGPUs",
         ),
         ("name: gpu, replicas: 2, devices: []", ".devices"),
         ("name: gpu, replicas: 2, devices: [-1]", ".devices[0]"),
@@ -356,7 +356,7 @@ def test_each_error_of_a_sharing_entry(entry: str, where: str, golden: Golden) -
             "[1]",
         ),
         (
-            ["name: gpu, replicas: 2, model: T4, distinct: true", "name: gpu, replicas: 3"],
+            ["name: gpu, replicas: 2, model: T4, distinctGPUs: true", "name: gpu, replicas: 3"],
             "[1].name",
         ),
     ],

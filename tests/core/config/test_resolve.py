@@ -214,7 +214,7 @@ GPU = "nvidia.com/gpu"
         ),
         ("{name: mig-1g.5gb, replicas: 8}", ReplicatedResource("nvidia.com/mig-1g.5gb", 8)),
         ("{name: gpu, replicas: 2, model: '*A100*'}", ReplicatedResource(GPU, 2, model="*A100*")),
-        ("{name: gpu, replicas: 2, distinct: true}", ReplicatedResource(GPU, 2, distinct_gpus=True)),
+        ("{name: gpu, replicas: 2, distinctGPUs: true}", ReplicatedResource(GPU, 2, distinct_gpus=True)),
         ("{name: gpu, replicas: 2, timeSlice: short}", ReplicatedResource(GPU, 2, time_slice="short")),
     ],
 )
@@ -275,7 +275,8 @@ sharing:
             Sharing(memory_resources=(MemorySharedResource(GPU, f"{GPU}.mem", 1024),)),
         ),
         (
-            "memory: {grain: 2, resources: [{name: gpu, devices: [0], grain: 4}, {name: gpu, model: T4, rename: t4}]}",
+            "memory: {shareSize: 2, resources: "
+            "[{name: gpu, devices: [0], shareSize: 4}, {name: gpu, model: T4, rename: t4}]}",
             Sharing(
                 memory_resources=(
                     MemorySharedResource(GPU, f"{GPU}.mem", 4096, ("0",)),
@@ -284,7 +285,8 @@ sharing:
             ),
         ),
         (
-            "memory: {unit: MiB, grain: 256, mps: true, resources: [{name: mig-1g.10gb}]}, mps: {computeMode: leave}",
+            "memory: {unit: MiB, shareSize: 256, enforcedByMPS: true, resources: [{name: mig-1g.10gb}]}, "
+            "mps: {computeMode: leave}",
             Sharing(
                 (),
                 True,
@@ -329,7 +331,8 @@ def test_what_is_said_in_vain_is_known() -> None:
             ["DP_DISABLE_HEALTHCHECKS", "DP_ENABLE_HEALTHCHECKS"],
         ),
         (
-            "health: {faults: {xid-48: {severity: note}, xid-79: {severity: note, lasts: }, xid-94: {patience: 1}}}",
+            "health: {faults: {xid-48: {severity: note}, xid-79: {severity: note, clearAfter: }, "
+            "xid-94: {gracePeriod: 1}}}",
             {"DP_DISABLE_HEALTHCHECKS": "all", "DP_ENABLE_HEALTHCHECKS": "79"},
             ["c.yaml:1"],
         ),
@@ -357,11 +360,12 @@ def test_what_is_said_of_faults_in_vain_is_known(
         ("{probePeriod: 0.05}", {"probe_period": 0.05}),
         ("{probePeriod: 7}", {"probe_period": 7.0}),
         (
-            "{faults: {xid-94: {severity: degraded, ends: time, scope: gpu, patience: 1m30s, lasts: 1.5h, advice: x}}}",
+            "{faults: {xid-94: {severity: degraded, clearedBy: time, scope: gpu, gracePeriod: 1m30s, "
+            "clearAfter: 1.5h, advice: x}}}",
             {"faults": {"xid-94": FaultOverride("degraded", "time", "gpu", 90.0, 5400.0, "x")}},
         ),
         (
-            "{faults: {nvlink-down: {patience: 0}, xid-255: {severity: note}, ecc-storm: {lasts: 1d}}}",
+            "{faults: {nvlink-down: {gracePeriod: 0}, xid-255: {severity: note}, ecc-storm: {clearAfter: 1d}}}",
             {
                 "faults": {
                     "nvlink-down": FaultOverride(grace_period=0.0),

@@ -5,7 +5,7 @@ import pytest
 from gpuplane.core.availability import availability
 from gpuplane.core.health.absence import LISTING_PRECISION, last_listing
 from gpuplane.core.health.context import device_record
-from gpuplane.core.ledger import FIELD_BY_FILE, adapt_to_new_boot, decode_part, encode_part
+from gpuplane.core.ledger import FIELDS_WITH_FILE, adapt_to_new_boot, decode_part, encode_part
 from gpuplane.core.reports.nodecondition import node_condition
 from gpuplane.core.reports.nodeevents import event_states, node_events
 from gpuplane.model.facts import (
@@ -45,9 +45,9 @@ class Node(World):
     def restart(self, *, reboot: bool = False, gpus: tuple[Gpu, ...] | None = None) -> "Node":
         """Another agent, with the files that this one left; `gpus`: those that are listed then."""
         ledger = Ledger(boot_id=BOOT)
-        for part, field in FIELD_BY_FILE.items():
+        for field in FIELDS_WITH_FILE:
             written = encode_part(getattr(self.snapshot.ledger, field), BOOT)
-            ledger = ledger.but(**{field: decode_part(part, written).value})
+            ledger = ledger.but(**{field: decode_part(field, written).value})
         if reboot:
             ledger = adapt_to_new_boot(ledger, "next", EPOCH + self.now, self.now)
         other = Node.__new__(Node)

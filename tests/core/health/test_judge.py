@@ -143,7 +143,7 @@ def test_a_rule_changes_what_it_says_and_nothing_else() -> None:
 )
 def test_the_environment_comes_before_the_file(disabled: str, enabled: str, severity: str) -> None:
     """In the severity alone: the rest of a rule holds."""
-    file = "health: {faults: {xid-94: {severity: degraded, patience: 30s}}}"
+    file = "health: {faults: {xid-94: {severity: degraded, gracePeriod: 30s}}}"
 
     assert effective_entry("xid-94", settings(disabled, enabled, file)) == CATALOGUE["xid-94"].but(
         severity=severity, grace_period=30.0

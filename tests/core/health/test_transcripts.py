@@ -226,9 +226,9 @@ class Transcript:
         self.world.look()
 
     def rule(self, code: str, *more: str) -> None:
-        """`rule xid-79 severity=note patience=3`: the configuration's own word about a fault."""
+        """`rule xid-79 severity=note grace_period=3`: the configuration's own word about a fault."""
         options = (each.split("=") for each in more)
-        said = {key: float(value) if key in ("patience", "lasts") else value for key, value in options}
+        said = {key: float(value) if key in ("grace_period", "clear_after") else value for key, value in options}
         faults = {**self.settings.faults, code: msgspec.convert(said, FaultOverride)}
         self.settings = self.settings.but(faults=faults)
         self.world.apply(ConfigLoaded(self.settings))

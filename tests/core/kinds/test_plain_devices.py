@@ -227,7 +227,7 @@ def test_devices_that_cannot_be_counted_hide_no_gpu() -> None:
     assert healths(late) == {GPU: {"GPU-0": True}, KVM: {"device-node:kvm": False}}
     assert codes(late)["device-node:kvm"] == [UNCOUNTED_CODE]
     assert healths(told(seen(kvm()), before=late, at=41.0))[KVM] == {"device-node:kvm": True}
-    [missing] = (each for each in metrics(late) if each.name == "gpuplane_kind_missing")
+    [missing] = (each for each in metrics(late) if each.name == "gpuplane_kind_not_counted")
     assert [labels["kind"] for labels, _ in missing.series] == [KIND]
 
 

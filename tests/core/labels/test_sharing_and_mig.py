@@ -83,14 +83,15 @@ CASES: dict[str, tuple[Machine, str, str, Ours]] = {
     ),
     "shares of memory": (  # as NVIDIA's would have it without that section
         TWO_A100,
-        "sharing: {memory: {resources: [{name: nvidia.com/gpu, rename: nvidia.com/gpu.mem, grain: 8}]}}",
+        "sharing: {memory: {resources: [{name: nvidia.com/gpu, rename: nvidia.com/gpu.mem, shareSize: 8}]}}",
         f"{NO_MPS}{A100_WHOLE}{UNSHARED}",
         {"memory-shares": {"gpu.replicas": "10", "gpu.sharing-strategy": "time-slicing"}},
     ),
     "shares of memory by MPS": (
         TWO_A100,
         "flags: {mpsRoot: /run/nvidia/mps}\n"
-        "sharing: {memory: {mps: true, resources: [{name: nvidia.com/gpu, rename: nvidia.com/gpu.mem, grain: 8}]}}",
+        "sharing: {memory: {enforcedByMPS: true, "
+        "resources: [{name: nvidia.com/gpu, rename: nvidia.com/gpu.mem, shareSize: 8}]}}",
         f"{NO_MPS}{A100_WHOLE}{UNSHARED}",
         {"memory-shares": {"gpu.replicas": "10", "gpu.sharing-strategy": "mps", "mps.capable": "true"}},
     ),

@@ -1,7 +1,7 @@
 """A driver that says that it made a change, and shows the GPU as before: no change is made for ever."""
 
-from gpuplane.core.partitions.progress import MAX_CHANGES, current_change, next_change_at
-from gpuplane.core.partitions.standing import partitions_progress
+from gpuplane.core.partitions.progress import partitions_progress
+from gpuplane.core.partitions.state_machine import MAX_CHANGES, current_change, next_change_at
 from gpuplane.core.step import step
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (

@@ -32,7 +32,7 @@ def test_what_fits_beside_is_what_the_card_can_have(
         assert can_exist(profiles, [(ids[name], start) for name, start in found.instances])
         assert Counter(name for name, _ in found.instances) == Counter(names)
     for each in known.values() if found.is_possible else ():
-        more = found.beside.get(each.name, 0)
+        more = found.also_fits.get(each.name, 0)
         for extra in range(1, each.count + 1):
             beyond = counts + Counter({each.id: extra})
             assert (tuple(sorted(beyond.items())) in possible) == (extra <= more)

@@ -3,7 +3,7 @@
 from gpuplane.core.advertising import offer
 from gpuplane.core.dra.taints import taint_reasons
 from gpuplane.core.partitions.plans import MAX_FAILED_TRIES, gpus_awaiting_layout
-from gpuplane.core.partitions.progress import current_change, next_change_at
+from gpuplane.core.partitions.state_machine import current_change, next_change_at
 from gpuplane.core.reports.news import news
 from gpuplane.core.reports.readycondition import ready_condition
 from gpuplane.core.step import step

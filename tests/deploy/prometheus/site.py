@@ -55,7 +55,7 @@ def machine(processes: list[dict[str, Any]]) -> dict[str, Any]:
             "model": "NVIDIA H100 80GB HBM3",
             "memory_mib": 81559,
             "pci": f"0000:0{n + 1}:00.0",
-            "links": [{"peer": "nvswitch", "lanes": 18}],
+            "links": [{"peer": "nvswitch", "nvlink_count": 18}],
         }
         for n in range(7)
     ]
@@ -63,7 +63,7 @@ def machine(processes: list[dict[str, Any]]) -> dict[str, Any]:
         "enabled": True,
         "devices": [
             {"uuid": mig_uuid(7), "profile": "1g.10gb", "gpu_instance": 7, "memory_mib": 9856},
-            {"uuid": mig_uuid(2), "profile": "3g.40gb", "gpu_instance": 2, "slot": 1, "memory_mib": 40448},
+            {"uuid": mig_uuid(2), "profile": "3g.40gb", "gpu_instance": 2, "mig_index": 1, "memory_mib": 40448},
         ],
     }
     gpus[BROKEN]["faults"] = [{"code": "remap-failed", "message": "a row could not be remapped"}]

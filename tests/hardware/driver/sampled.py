@@ -61,7 +61,7 @@ def frozen(machine: MachineFile) -> MachineFile:
     def freeze(load: DescribedLoad) -> DescribedLoad:
         said = {name: evaluate(reading, now) for name, reading in load.readings.items()}
         said = {name: int(value * 1000) / 1000 if name in FRACTIONS else int(value) for name, value in said.items()}
-        if load.link is None:
+        if load.nvlink is None:
             kibibytes = {name: value // 1024 for name, value in said.items() if name in LINK_SUMS}
             said |= {name: value * 1024 for name, value in kibibytes.items()}
             if "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL" in said:

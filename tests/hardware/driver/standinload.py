@@ -97,8 +97,8 @@ def told_as(load: DescribedLoad, device: MigDevice | None) -> Iterator[tuple[str
     """The keys of a GPU, and their values now, for one entry of its load. `device`: its MIG device, if it is of one."""
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
     said = {name: evaluate(reading, now) for name, reading in load.readings.items()}
-    if load.link is not None:
-        yield from _link(load.link, said)
+    if load.nvlink is not None:
+        yield from _link(load.nvlink, said)
     elif load.mig:
         if device is not None:
             yield from _memory(f"mig.{device.mig_index}.", said)

@@ -31,8 +31,8 @@ gpus:
     mig:
       enabled: true
       devices:
-        - {uuid: MIG-1, profile: 1g.10gb, gpu_instance: 7, slot: 0}
-        - {uuid: MIG-2, profile: 1g.10gb, gpu_instance: 8, slot: 1}
+        - {uuid: MIG-1, profile: 1g.10gb, gpu_instance: 7, mig_index: 0}
+        - {uuid: MIG-2, profile: 1g.10gb, gpu_instance: 8, mig_index: 1}
 """
 OK = StatusChanged(DRIVER, DriverStatus("ok", "described by node.yaml"))
 
@@ -169,16 +169,16 @@ async def test_a_silent_driver_gives_no_look(edited: Edited, golden: Golden) -> 
     ("failure", "code", "call"),
     [
         (
-            "effect: error, call: nvmlInit*, error: DRIVER_NOT_LOADED",
+            "effect: error, nvml_function: nvmlInit*, error: DRIVER_NOT_LOADED",
             "driver-not-loaded",
             "nvmlInit",
         ),
         (
-            "effect: error, call: nvmlDeviceGetCount",
+            "effect: error, nvml_function: nvmlDeviceGetCount",
             "driver-failed",
             "nvmlDeviceGetCount",
         ),
-        ("effect: crash, call: nvmlInit_v2", "driver-crash", "nvmlInit"),
+        ("effect: crash, nvml_function: nvmlInit_v2", "driver-crash", "nvmlInit"),
     ],
 )
 def test_a_driver_that_fails_as_a_whole_shows_no_gpus(failure: str, code: str, call: str, golden: Golden) -> None:
@@ -198,11 +198,11 @@ def test_a_driver_that_fails_as_a_whole_shows_no_gpus(failure: str, code: str, c
     ("failure", "faults"),
     [
         ("effect: hang", [("gpu-hang", "nvmlDeviceGetHandleByIndex")]),
-        ("effect: crash, call: nvmlDeviceGetU*", [("gpu-crash", "nvmlDeviceGetUUID")]),
-        ("effect: error, call: nvmlDeviceGetName, error: TIMEOUT", [("query-failed", "nvmlDeviceGetName")]),
+        ("effect: crash, nvml_function: nvmlDeviceGetU*", [("gpu-crash", "nvmlDeviceGetUUID")]),
+        ("effect: error, nvml_function: nvmlDeviceGetName, error: TIMEOUT", [("query-failed", "nvmlDeviceGetName")]),
         ("effect: error, error: RESET_REQUIRED", [("reset-required", "nvmlDeviceGetHandleByIndex")]),
-        ("effect: error, call: nvmlDeviceSetMigMode", []),
-        ("effect: error, call: nvmlDeviceGetName, error: NOT_SUPPORTED", []),
+        ("effect: error, nvml_function: nvmlDeviceSetMigMode", []),
+        ("effect: error, nvml_function: nvmlDeviceGetName, error: NOT_SUPPORTED", []),
     ],
 )
 def test_a_failure_of_one_gpu_is_its_fault_alone(failure: str, faults: list[tuple[str, str]], golden: Golden) -> None:
@@ -217,10 +217,10 @@ def test_a_failure_of_one_gpu_is_its_fault_alone(failure: str, faults: list[tupl
         golden(fault.message, code)
 
 
-@pytest.mark.parametrize("other", ["effect: error, call: nvmlDeviceGetHandleByIndex", "effect: hang"])
+@pytest.mark.parametrize("other", ["effect: error, nvml_function: nvmlDeviceGetHandleByIndex", "effect: hang"])
 def test_distances_are_asked_among_the_gpus_that_are_seen(other: str) -> None:
     """Where only one is, a failure of that query shows nothing."""
-    failing = "gpu: 0, effect: error, call: nvmlDeviceGetTopologyCommonAncestor"
+    failing = "gpu: 0, effect: error, nvml_function: nvmlDeviceGetTopologyCommonAncestor"
 
     assert [bool(gpu.faults) for gpu in look(failing).machine.gpus or ()] == [True, False]
     assert [bool(gpu.faults) for gpu in look(failing, f"gpu: 1, {other}").machine.gpus or ()] == [False, True]
@@ -235,7 +235,7 @@ async def test_incidents_are_numbered_in_their_order_unless_they_have_numbers(ed
     """So that old ones can be taken out of a file, and a new agent still knows the others by their numbers."""
     both = GOOD + b"incidents: [{gpu: 0, code: xid-79}, {gpu: 0, code: xid-94}]"
     assert happened(await edited.told(both)) == [("xid-79", 0), ("xid-94", 1)]
-    later = GOOD + b"incidents: [{gpu: 0, code: xid-13, number: 7}, {gpu: 0, code: xid-31}]"
+    later = GOOD + b"incidents: [{gpu: 0, code: xid-13, kernel_log_number: 7}, {gpu: 0, code: xid-31}]"
     assert happened(await edited.told(later)) == [("xid-13", 7), ("xid-31", 8)]
 
 
@@ -249,25 +249,29 @@ async def test_an_incident_waits_for_the_first_look_that_counts_the_gpus(edited:
     assert happened(await edited.told(failing.replace(b"79}", b"79}, {gpu: 0, code: xid-94}"))) == [("xid-94", 1)]
 
 
-LINKED = b"minor: 0, links: [{peer: nvlink, lanes: 2}],"
+LINKED = b"minor: 0, links: [{peer: nvlink, nvlink_count: 2}],"
 NEAR = b'minor: 0, distances: {"0000:0f:00.0": NEAR},'
 OWN = b'minor: 0, distances: {"0000:07:00.0": SYS},'
 NOWHERE = b"devices: [{id: a, kind: b, numa: -1}]\ngpus:"
-NO_VERSION = b"layout: debian"
-BOTH = b"driver: {version: 580.95.05, missing: gone, files: {}}"
+NO_VERSION = b"driver_file_layout: debian"
+BOTH = b"driver: {version: 580.95.05, files_error: gone, files: {}}"
 RELATIVE = (
-    b"driver: {version: 1.2.3, files: {libraries: [{path: lib/x.so, links: [a/b]}], sockets: [{path: /s, target: s}]}}"
+    b"driver: {version: 1.2.3, files: {libraries: [{path: lib/x.so, symlinks: [a/b]}], "
+    b"sockets: [{path: /s, container_path: s}]}}"
 )
 DRIVER_LINES = b'driver: {version: 580.95.05, cuda: "13.0"}'
-UNKNOWN_DRIVER = b"majors: {nvidia-uwm: 511, nvidia: 4096}\ngpus:"
+UNKNOWN_DRIVER = b"major_numbers: {nvidia-uwm: 511, nvidia: 4096}\ngpus:"
 ODD_NUMBERS = (
-    b"numbers: {/etc/x: {major: 1, minor: 1}, /dev/y: {major: 1, minor: -1}, "
+    b"device_node_stats: {/etc/x: {major: 1, minor: 1}, /dev/y: {major: 1, minor: -1}, "
     b"/dev/z: {major: 1, minor: 2, mode: 4096}}\ngpus:"
 )
-SAME_NUMBERS = b"numbers:\n  /dev/a: {major: 1, minor: 1}\n  /dev/b: {major: 1, minor: 1}\ngpus:"
+SAME_NUMBERS = b"device_node_stats:\n  /dev/a: {major: 1, minor: 1}\n  /dev/b: {major: 1, minor: 1}\ngpus:"
 SAME_CARD = b"minor: 0, dri: [/dev/dri/card1, /dev/dri/card1],"
 UNKNOWN_GPU = b"failures: [{effect: hang, gpu: 7}]\ngpus:"
-UNKNOWN_CALL = b"failures: [{effect: hang, call: nvmlInit_v2}, {effect: hang, call: nvmlDeviceGetNme*, gpu: 1}]\ngpus:"
+UNKNOWN_CALL = (
+    b"failures: [{effect: hang, nvml_function: nvmlInit_v2}, "
+    b"{effect: hang, nvml_function: nvmlDeviceGetNme*, gpu: 1}]\ngpus:"
+)
 UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
 
 
@@ -283,8 +287,8 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
             3,
         ),
         (
-            b"slot: 1",
-            b"faults: [{code: querry-failed, message: x}], slot: 1",
+            b"mig_index: 1",
+            b"faults: [{code: querry-failed, message: x}], mig_index: 1",
             14,
         ),
         (
@@ -298,10 +302,10 @@ UNKNOWN_ERROR = b"failures: [{effect: error, gpu: 1, error: GPU_LOST}]\ngpus:"
             4,
         ),
         (b"uuid: GPU-b", b"uuid: b", 6),
-        (b"index: 1", b"index: 0", 5),
+        (b"- index: 1", b"- index: 0", 5),
         (b"minor: 1", b"minor: 0", 7),
         (b"0000:0f:00.0", b"0000:07:00.0", 8),
-        (b"slot: 1", b"slot: 0", 14),
+        (b"mig_index: 1", b"mig_index: 0", 14),
         (b": 8,", b": 7,", 14),
         (b"0000:0f:00.0", b"0F:00.0", 8),
         (b"enabled: true", b"enabled: false", 10),
@@ -372,18 +376,18 @@ def test_files_and_numbers_that_cannot_be_are_refused(
 def test_a_layout_and_majors_are_said_out_in_what_is_read() -> None:
     """Files of the driver's version beside those that are stated, numbers of all nodes but those that are stated."""
     words = b"""
-layout: redhat
+driver_file_layout: redhat
 driver: {version: 580.95.05, files: {files: [{path: /usr/bin/nvidia-imex}]}}
-majors: {nvidia: 195, nvidiactl: 195, nvidia-uvm: 511, nvidia-caps: 237, drm: 226}
-numbers: {/dev/nvidia0: {major: 195, minor: 0, gid: 44}}
-nodes: [/dev/nvidiactl, /dev/infiniband/rdma_cm]
+major_numbers: {nvidia: 195, nvidiactl: 195, nvidia-uvm: 511, nvidia-caps: 237, drm: 226}
+device_node_stats: {/dev/nvidia0: {major: 195, minor: 0, gid: 44}}
+shared_nodes: [/dev/nvidiactl, /dev/infiniband/rdma_cm]
 gpus:
   - index: 0
-    nodes: [/dev/nvidia0]
+    device_nodes: [/dev/nvidia0]
     dri: [/dev/dri/card1, /dev/dri/renderD128]
     mig:
       enabled: true
-      devices: [{uuid: MIG-1, profile: 1g.5gb, gpu_instance: 7, nodes: [/dev/nvidia-caps/nvidia-cap66]}]
+      devices: [{uuid: MIG-1, profile: 1g.5gb, gpu_instance: 7, device_nodes: [/dev/nvidia-caps/nvidia-cap66]}]
 """
     machine = read(words, "node.yaml")
     assert machine.driver is not None

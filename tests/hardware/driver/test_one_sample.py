@@ -144,7 +144,7 @@ FAILURES = st.builds(
 def test_any_load_any_failure_one_sample(inside: Inside, data: st.DataObject) -> None:
     """Whatever a GPU, its NVLinks and its GPU instances tell, and whatever fails."""
     load = [DescribedLoad(gpu=gpu, readings=data.draw(READINGS)) for gpu in range(3)]
-    load += [DescribedLoad(gpu=0, link=link, readings=data.draw(LINKS)) for link in (0, 5, 6, 11)]
+    load += [DescribedLoad(gpu=0, nvlink=link, readings=data.draw(LINKS)) for link in (0, 5, 6, 11)]
     load += [DescribedLoad(gpu=1, mig="MIG-0", readings=data.draw(MIG_READINGS))]
     failures = tuple(data.draw(st.lists(FAILURES, max_size=2)))
     both(inside, frozen(machine("loaded").but(load=tuple(load), failures=failures)))

@@ -7,7 +7,7 @@ from gpuplane.hardware.machinefile import read
 from gpuplane.model.telemetry import SAMPLED_FIELDS, ProcessSample, SamplingRequest
 from tests.hardware.load.described import ALL, only, sample
 
-GPU = "gpus: [{index: 0, uuid: GPU-0, memory_mib: 1000, links: [{peer: nvswitch, lanes: 2}]}]\n"
+GPU = "gpus: [{index: 0, uuid: GPU-0, memory_mib: 1000, links: [{peer: nvswitch, nvlink_count: 2}]}]\n"
 SPLIT = (
     "gpus: [{index: 0, uuid: GPU-0, memory_mib: 1000, mig: {enabled: true, devices: "
     "[{uuid: MIG-0, profile: 1g.10gb, gpu_instance: 3, memory_mib: 100}]}}]\n"
@@ -103,10 +103,10 @@ def test_processes() -> None:
 @pytest.mark.parametrize(
     ("failure", "lost"),
     [
-        ("call: nvmlDeviceGetPowerUsage, error: TIMEOUT", {"DCGM_FI_DEV_POWER_USAGE": "TIMEOUT"}),
-        ("call: nvmlGpmSampleGet, error: NO_PERMISSION", {"DCGM_FI_PROF_SM_ACTIVE": "NO_PERMISSION"}),
+        ("nvml_function: nvmlDeviceGetPowerUsage, error: TIMEOUT", {"DCGM_FI_DEV_POWER_USAGE": "TIMEOUT"}),
+        ("nvml_function: nvmlGpmSampleGet, error: NO_PERMISSION", {"DCGM_FI_PROF_SM_ACTIVE": "NO_PERMISSION"}),
         (
-            "call: nvmlDeviceGetUtilizationRates",
+            "nvml_function: nvmlDeviceGetUtilizationRates",
             dict.fromkeys(UTILIZATION, "UNKNOWN"),
         ),
     ],
@@ -124,11 +124,14 @@ def test_a_counter_that_fails_is_missing_alone(failure: str, lost: dict[str, str
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ("failures: [{effect: error, call: nvmlDeviceGetPowerUsage, gpu: 0, error: GPU_IS_LOST}]", "GPU_IS_LOST"),
+        (
+            "failures: [{effect: error, nvml_function: nvmlDeviceGetPowerUsage, gpu: 0, error: GPU_IS_LOST}]",
+            "GPU_IS_LOST",
+        ),
         ("failures: [{effect: error, gpu: 0, error: GPU_IS_LOST}]", "GPU_IS_LOST"),
-        ("failures: [{effect: error, call: nvmlDeviceGetUUID, gpu: 0}]", "UNKNOWN"),
-        ("failures: [{effect: hang, call: nvmlDeviceGetPowerUsage, gpu: 0}]", "TIMEOUT"),
-        ("failures: [{effect: crash, call: nvmlDeviceGetMigMode, gpu: 0}]", "UNKNOWN"),
+        ("failures: [{effect: error, nvml_function: nvmlDeviceGetUUID, gpu: 0}]", "UNKNOWN"),
+        ("failures: [{effect: hang, nvml_function: nvmlDeviceGetPowerUsage, gpu: 0}]", "TIMEOUT"),
+        ("failures: [{effect: crash, nvml_function: nvmlDeviceGetMigMode, gpu: 0}]", "UNKNOWN"),
     ],
 )
 def test_a_gpu_that_does_not_answer_keeps_its_entry(more: str, reason: str) -> None:

@@ -13,11 +13,11 @@ MACHINE = """
 driver: {version: "580.95.05", cuda: "13.0"}
 gpus:
   - {index: 0, uuid: GPU-0, minor: 0, pci: "0000:01:00.0", model: NVIDIA H100 80GB HBM3, memory_mib: 81559,
-     compute_capability: "9.0", pci_id: "0x233010DE", mig: {}, nodes: [/dev/nvidia0]}
+     compute_capability: "9.0", pci_id: "0x233010DE", mig: {}, device_nodes: [/dev/nvidia0]}
   - {index: 1, uuid: GPU-1, minor: 1, pci: "0000:02:00.0", model: NVIDIA A100-SXM4-80GB, memory_mib: 81920,
-     compute_capability: "8.0", pci_id: "0x20B210DE", mig: {}, nodes: [/dev/nvidia1]}
-majors: {nvidia-caps: 236, nvidia: 195, nvidiactl: 195}
-nodes: [/dev/nvidiactl]
+     compute_capability: "8.0", pci_id: "0x20B210DE", mig: {}, device_nodes: [/dev/nvidia1]}
+major_numbers: {nvidia-caps: 236, nvidia: 195, nvidiactl: 195}
+shared_nodes: [/dev/nvidiactl]
 """
 RESET = f"""#!{sys.executable}
 import os, sys

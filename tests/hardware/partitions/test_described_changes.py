@@ -256,8 +256,8 @@ gpus:
      mig: {}}
   - {index: 1, uuid: GPU-1, minor: 1, model: NVIDIA H100 80GB HBM3, memory_mib: 81559, compute_capability: "9.0",
      mig: {}}
-majors: {nvidia-caps: 236, nvidia: 195, nvidiactl: 195}
-nodes: [/dev/nvidiactl]
+major_numbers: {nvidia-caps: 236, nvidia: 195, nvidiactl: 195}
+shared_nodes: [/dev/nvidiactl]
 """
 
 
@@ -322,7 +322,7 @@ async def test_a_look_shows_the_change_before_it_is_said_and_a_new_version_keeps
 )
 async def test_a_call_that_fails(effect: str, error: str, problem: str, is_made: bool) -> None:
     """As the file says; a crash comes after the change, a hang before it."""
-    failure = f"{{effect: {effect}, call: nvmlDeviceSetMigMode, gpu: 1{f', error: {error}' if error else ''}}}"
+    failure = f"{{effect: {effect}, nvml_function: nvmlDeviceSetMigMode, gpu: 1{f', error: {error}' if error else ''}}}"
     hardware = Described(aiter(File(f"{FILE}failures: [{failure}]\n")), "m.yaml")
     machine, told = Machine(), None
     async with aclosing(hardware.facts()) as facts, asyncio.timeout(60):

@@ -90,20 +90,20 @@ def _left_out(devices: Iterable[str], state_dir: Path) -> tuple[Left, str]:
 def document(explanation: Explanation, there: Registry, left: Left) -> dict[str, object]:
     """For machines: every key is always there. `edits` is as CDI has it."""
     pieces = [
-        _all_keys(piece) | {"steps": [_all_keys(action) for action in piece.hook_actions]}
+        _all_keys(piece) | {"hook_actions": [_all_keys(action) for action in piece.hook_actions]}
         for piece in explanation.edit_explanations
     ]
     return {
         "devices": [_all_keys(told) for told in explanation.devices],
-        "pieces": pieces,
+        "edit_explanations": pieces,
         "edits": explanation.edits,
-        "left_out": left,
+        "insecure_files": left,
         "problems": there.problem_by_file,
     }
 
 
 def _all_keys(value: Value) -> dict[str, object]:
-    return {field.encode_name: getattr(value, field.name) for field in msgspec.structs.fields(value)}
+    return {field.name: getattr(value, field.name) for field in msgspec.structs.fields(value)}
 
 
 def show(explanation: Explanation, left: Mapping[str, Text]) -> None:

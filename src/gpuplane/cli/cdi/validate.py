@@ -23,13 +23,13 @@ class Judged(Value):
     """How a file stands, as `--json` shows it. What it holds is told of a good one only."""
 
     file: str
-    standing: Literal["good", "wrong", "unreadable"]
+    state: Literal["good", "wrong", "unreadable"]
     errors: tuple[str, ...] = ()
     refused: bool = False  # by container runtimes: none of its devices can be used
     kind: str = ""
     devices: int = 0
     version: str = ""
-    lowest: str = ""  # the version that would be enough
+    sufficient_version: str = ""  # the version that would be enough
 
 
 @click.command()
@@ -49,8 +49,8 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
     else:
         for each in judged:
             for line in _lines(each):
-                say(line, err=each.standing != "good")
-    raise SystemExit(int(any(each.standing != "good" for each in judged)))
+                say(line, err=each.state != "good")
+    raise SystemExit(int(any(each.state != "good" for each in judged)))
 
 
 def _judged(file: Path) -> Judged:
@@ -63,7 +63,12 @@ def _judged(file: Path) -> Judged:
     except InvalidInput as invalid:
         return Judged(name, "wrong", tuple(invalid.errors), _refused(data, name))
     return Judged(
-        name, "good", kind=spec.kind, devices=len(spec.devices), version=spec.cdi_version, lowest=lowest_version(spec)
+        name,
+        "good",
+        kind=spec.kind,
+        devices=len(spec.devices),
+        version=spec.cdi_version,
+        sufficient_version=lowest_version(spec),
     )
 
 
@@ -78,11 +83,11 @@ def _refused(data: bytes, name: str) -> bool:
 def _lines(judged: Judged) -> Iterator[str]:
     """For a person, and for programs that read lines."""
     yield from judged.errors
-    if judged.standing == "good":
+    if judged.state == "good":
         devices = f"{format_count(judged.devices, 'device')} of {judged.kind}"
-        enough = "" if judged.lowest == judged.version else f"; {judged.lowest} would be enough"
+        enough = "" if judged.sufficient_version == judged.version else f"; {judged.sufficient_version} would be enough"
         yield f"{judged.file}: good: {devices}, version {judged.version}{enough}"
-    elif judged.standing == "wrong":
+    elif judged.state == "wrong":
         yield (
             f"{judged.file}: container runtimes refuse it, so none of its devices can be used"
             if judged.refused

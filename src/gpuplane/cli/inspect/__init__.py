@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from gpuplane.cli.connection import STATE_DIR, ask, pictured, show, state_dir
+from gpuplane.cli.connection import STATE_DIR, ask, node_state, show, state_dir
 from gpuplane.cli.options import OneOf
 from gpuplane.core.reports.inspection.report import build_inspection, health_inspection
 from gpuplane.core.text import format_json
@@ -49,7 +49,7 @@ def command(what: str | None, state_dir: Path, watch: bool, as_json: bool, snaps
 
 def _once(directory: Path, about_health: bool, as_json: bool) -> None:
     answer = ask(directory, GetNodeState())
-    whole = build_inspection(pictured(answer), answer.agent, time.time())
+    whole = build_inspection(node_state(answer), answer.agent, time.time())
     if as_json:
         sys.stdout.buffer.write(format_json(_document(whole, about_health)))
     elif sys.stdout.isatty():

@@ -48,7 +48,7 @@ def lines(whole: Inspection) -> Iterator[str]:
     for device in whole.devices:
         yield from _device(device)
     for part in whole.parts:
-        yield _line("part", part.name, part.standing, lasting(whole, part.since), part.reason)
+        yield _line("part", part.name, part.state, lasting(whole, part.since), part.reason)
 
 
 def _device(device: Device) -> Iterator[str]:
@@ -77,7 +77,7 @@ def health_lines(whole: Inspection) -> Iterator[str]:
 
 
 def _stands(whole: Inspection, each: Device | Node) -> tuple[Text, ...]:
-    since, ends = lasting(whole, each.since), ending(whole, each.ends, each.until)
+    since, ends = lasting(whole, each.since), ending(whole, each.cleared_by_text, each.until)
     return each.state, since, each.reason, ends, each.advice
 
 

@@ -65,9 +65,9 @@ def page(whole: Inspection, width: int, state_dir: str = "") -> Lines:
         yield Text()
         for cause in found:
             yield from _cause(cause, width)
-            if cause.state == "drained" and cause.ends:
-                yield from paragraph(f"It ends {ending(whole, cause.ends, cause.until)}", width, 2, 4)
-    if any(cause.ends or cause.advice for cause in found):
+            if cause.state == "drained" and cause.cleared_by_text:
+                yield from paragraph(f"It ends {ending(whole, cause.cleared_by_text, cause.until)}", width, 2, 4)
+    if any(cause.cleared_by_text or cause.advice for cause in found):
         yield from _styled(paragraph(f"How to repair it: {command_line(INSPECT_HEALTH, state_dir)}", width), "dim")
     if whole.resources:
         yield Text()
@@ -90,7 +90,7 @@ def health_page(whole: Inspection, width: int) -> Lines:
     for cause in causes(whole):
         yield Text()
         yield from _cause(cause, width, lasting(whole, cause.since))
-        if ends := ending(whole, cause.ends, cause.until):
+        if ends := ending(whole, cause.cleared_by_text, cause.until):
             yield from paragraph(f"It ends {ends}", width, 2, 4)
         if cause.advice:
             yield from paragraph(f"What to do: {cause.advice}", width, 2, 4)
@@ -204,8 +204,8 @@ def _resource(each: Resource) -> Cells:
 
 def _parts(whole: Inspection) -> Iterator[Cells]:
     """What fails comes first."""
-    for part in sorted(whole.parts, key=lambda part: ORDER.index(part.standing)):
-        cells = (part.name, part.standing, lasting(whole, part.since), f"{part.reason}")
+    for part in sorted(whole.parts, key=lambda part: ORDER.index(part.state)):
+        cells = (part.name, part.state, lasting(whole, part.since), f"{part.reason}")
         yield dict(zip(PART, cells, strict=True))
 
 

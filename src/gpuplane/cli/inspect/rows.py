@@ -37,7 +37,7 @@ class Cause(Value):
     reason: Text
     since: datetime | None = None
     until: datetime | None = None
-    ends: Text = ""
+    cleared_by_text: Text = ""
     advice: Text = ""
 
 
@@ -118,7 +118,7 @@ def causes(whole: Inspection) -> Iterator[Cause]:
     """What is wrong with devices, or keeps them from being given out, each once; the node first."""
     node = whole.node
     if node.state != "healthy":
-        yield Cause((), node.state, node.reason, node.since, node.until, node.ends, node.advice)
+        yield Cause((), node.state, node.reason, node.since, node.until, node.cleared_by_text, node.advice)
     unwell = (each for each in whole.devices if each.state != "healthy")
     alike = group_by_key((key, each) for each in unwell for key in _device_causes(each))
     for (stands, reason, ends, advice), devices in alike:
@@ -131,7 +131,7 @@ def _device_causes(device: Device) -> Iterator[tuple[str, Text, Text, Text]]:
     """(state, reason, what ends it, what to do) of each thing that is said of a device: where no fault is told beside,
     of each reason why it is withheld, for others may have the same. The advice is about the first part that fails."""
     if device.state != "withheld" or device.code:
-        yield state(device), device.reason, device.ends, device.advice
+        yield state(device), device.reason, device.cleared_by_text, device.advice
         return
     advised = next((each for each in device.reasons if names_failing_part(each.kind, each.part)), None)
     for each in device.reasons:

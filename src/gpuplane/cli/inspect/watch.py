@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import click
 
-from gpuplane.cli.connection import NoAgent, ask, pictured
+from gpuplane.cli.connection import NoAgent, ask, node_state
 from gpuplane.cli.ending import heed, whole
 from gpuplane.cli.inspect.page import Page, Write
 from gpuplane.cli.times import span
@@ -35,11 +35,11 @@ class Look(Value):
 
     def inspection(self) -> Inspection:
         """What the answer shows."""
-        return build_inspection(pictured(self.answer), self.answer.agent, self.at)
+        return build_inspection(node_state(self.answer), self.answer.agent, self.at)
 
     def timeless(self) -> Inspection:
         """The same, equal as long as nothing but time has changed."""
-        return inspection_without_times(pictured(self.answer), self.answer.agent)
+        return inspection_without_times(node_state(self.answer), self.answer.agent)
 
 
 def follow(directory: Path, draw: Callable[[Iterator[Look]], None]) -> NoReturn:

@@ -76,6 +76,6 @@ def _tell(found: Combination) -> None:
         say(f"{found.card}: no: {found.reason}")
         return
     places = ", ".join(f"{name} at {start}" for name, start in found.instances)
-    beside = " or ".join(f"{count} × {name}" for name, count in found.beside.items())
+    beside = " or ".join(f"{count} × {name}" for name, count in found.also_fits.items())
     remark = "" if found.is_verified else " (the places are not verified)"
     say(f"{found.card}: yes: {places}{remark}; there is room for {beside or 'nothing'} beside them")

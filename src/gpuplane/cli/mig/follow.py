@@ -13,7 +13,7 @@ from gpuplane.cli.say import say
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.comparison import difference
 from gpuplane.core.partitions.desired import requested_name
-from gpuplane.core.partitions.standing import partitions_progress
+from gpuplane.core.partitions.progress import partitions_progress
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuLayout, GpuProgress, LayoutRequest, PartitionsProgress, ProgressState
 from gpuplane.model.snapshot import Snapshot
@@ -43,11 +43,11 @@ class FollowedGpu(Value, omit_defaults=False):
 
 class Followed(Value, omit_defaults=False):
     """What came of a request, as `--json` shows it. `problem`: why it could not be followed at all; "" where it could.
-    `goes_on`: the agent goes on with what is not done."""
+    `agent_continues`: the agent goes on with what is not done."""
 
     config: str
     done: bool
-    goes_on: bool
+    agent_continues: bool
     problem: Text
     gpus: tuple[FollowedGpu, ...]
 
@@ -189,5 +189,9 @@ def _followed(site: Site, snapshot: Snapshot, request: LayoutRequest, progress: 
     )
     done = not progress.problem and all(each.state == "done" for each in gpus)
     return Followed(
-        config=request.name, done=done, goes_on=site.goes_on and not done, problem=progress.problem, gpus=gpus
+        config=request.name,
+        done=done,
+        agent_continues=site.agent_continues and not done,
+        problem=progress.problem,
+        gpus=gpus,
     )

@@ -16,8 +16,8 @@ from gpuplane.model.value import Value
 
 
 class PlannedGpu(Value, omit_defaults=False):
-    """One GPU. `changes`: in their order. `waits_for`: pods that hold what has to go. `then`: the changes when they
-    have ended, as far as they are known now: they are planned again at that time.
+    """One GPU. `changes`: in their order. `waits_for`: pods that hold what has to go.
+    `changes_after_wait`: the changes when these have ended, as far as they are known now: they are planned again then.
 
     `moves`: instances that are free, and destroyed only to be created elsewhere. `problem`: why it cannot have the
     layout, or not without somebody's help, and `code` for programs.
@@ -28,7 +28,7 @@ class PlannedGpu(Value, omit_defaults=False):
     changes: tuple[Text, ...]
     moves: tuple[Text, ...]
     waits_for: tuple[str, ...]
-    then: tuple[Text, ...]
+    changes_after_wait: tuple[Text, ...]
     problem: Text
     code: str
 
@@ -39,11 +39,11 @@ class PlannedGpu(Value, omit_defaults=False):
 
 
 class Planned(Value, omit_defaults=False):
-    """What `--json` shows. `possible`: no GPU has a problem. `known`: it is known what containers hold."""
+    """What `--json` shows. `possible`: no GPU has a problem. `holders_known`: it is known what containers hold."""
 
     config: str
     possible: bool
-    known: bool
+    holders_known: bool
     gpus: tuple[PlannedGpu, ...]
 
 
@@ -53,7 +53,7 @@ def plan_request(snapshot: Snapshot, request: LayoutRequest) -> Planned:
     return Planned(
         config=request.name,
         possible=not any(each.problem for each in gpus),
-        known=snapshot.allocations is not None,
+        holders_known=snapshot.allocations is not None,
         gpus=gpus,
     )
 
@@ -67,7 +67,7 @@ def plan_lines(planned: Planned) -> list[Text]:
         if gpu.problem:
             lines.append(f"{name}: {gpu.problem}")
         elif not gpu.is_done:
-            lines.append(f"{name}: {format_count(len(gpu.changes) + len(gpu.then), 'change')}")
+            lines.append(f"{name}: {format_count(len(gpu.changes) + len(gpu.changes_after_wait), 'change')}")
         lines += (f"  {number}. {change}" for number, change in enumerate(gpu.changes, 1))
         lines += (f"  {move}" for move in gpu.moves)
         if gpu.waits_for:
@@ -76,10 +76,10 @@ def plan_lines(planned: Planned) -> list[Text]:
                 if gpu.changes
                 else f"  it waits for {', '.join(gpu.waits_for)}"
             )
-        lines += (f"  {number}. {change}" for number, change in enumerate(gpu.then, len(gpu.changes) + 1))
+        lines += (f"  {number}. {change}" for number, change in enumerate(gpu.changes_after_wait, len(gpu.changes) + 1))
     if done:
         lines.append(f"{format_count(len(done), 'GPU')} {'have' if done[1:] else 'has'} the layout of {planned.config}")
-    if not planned.known:
+    if not planned.holders_known:
         lines.append("it is not known yet what containers hold")
     return lines
 
@@ -103,7 +103,7 @@ def _planned(snapshot: Snapshot, gpu: Gpu, request: LayoutRequest) -> PlannedGpu
             for profile, start, end in plan.moves
         ),
         waits_for=holders,
-        then=tuple(describe_change(each, profiles) for each in later),
+        changes_after_wait=tuple(describe_change(each, profiles) for each in later),
         problem=plan.problem,
         code=plan.code,
     )

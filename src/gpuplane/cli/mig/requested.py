@@ -102,7 +102,7 @@ def follow(
             if gpu.state != "done":
                 say(f"{gpu.reason}", err=True)
         withdraw = command_line(WITHDRAW, unusual_state_dir(str(there.state_dir)))
-        more = f"; the agent goes on, until {withdraw}" if outcome.goes_on else ""
+        more = f"; the agent goes on, until {withdraw}" if outcome.agent_continues else ""
         fail(f"{outcome.problem or f'{outcome.config} is not applied to all GPUs'}{more}")
     sys.exit(not outcome.done)
 

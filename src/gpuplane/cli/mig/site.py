@@ -44,9 +44,9 @@ LISTED_EVERY = 1.0
 
 
 class Site(Protocol):
-    """Where layouts are requested and followed. `goes_on`: also after the command has ended."""
+    """Where layouts are requested and followed. `agent_continues`: also after the command has ended."""
 
-    goes_on: bool
+    agent_continues: bool
 
     async def look(self) -> Snapshot:
         """The newest snapshot, soon: once it has changed, or after a moment. Raises ClickException."""
@@ -58,7 +58,7 @@ class Site(Protocol):
 class AgentSite:
     """The running agent."""
 
-    goes_on = True
+    agent_continues = True
 
     def __init__(self, state_dir: Path, first: Snapshot) -> None:
         self._state_dir, self._known = state_dir, [first]
@@ -76,7 +76,7 @@ class AgentSite:
 class LocalSite:
     """A node of our own."""
 
-    goes_on = False
+    agent_continues = False
 
     def __init__(self, node: Node, tasks: list[asyncio.Task[None]]) -> None:
         self._node, self._tasks = node, tasks

@@ -48,15 +48,7 @@ def describe_policy(resource: Resource, policy: Policy, policy_source: str = "")
     return f"{POLICY_TEXTS[policy]}{policy_source}{'; only one share of each GPU' * resource.requires_distinct_gpus}"
 
 
-class EqualSets(
-    Value,
-    rename={
-        "affinity": "worth",
-        "affinities_for_later_requests": "leaves",
-        "set_count": "sets",
-        "example_gpu_indices": "gpus",
-    },
-):
+class EqualSets(Value):
     """All sets of whole GPUs with the same affinity that leave the same remainder."""
 
     affinity: int
@@ -65,18 +57,7 @@ class EqualSets(
     example_gpu_indices: tuple[int, ...]  # indices of the GPUs of the set with the lowest positions
 
 
-class ChoiceExplanation(
-    Value,
-    rename={
-        "affinity": "worth",
-        "affinity_bound": "bound",
-        "best_sets": "kinds",
-        "assumption": "note",
-        "choice_reason": "why",
-        "refusal_text": "refused",
-        "affinities_for_later_requests": "leaves",
-    },
-):
+class ChoiceExplanation(Value):
     """The preferred ids, and why these."""
 
     resource: str

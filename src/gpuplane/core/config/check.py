@@ -183,7 +183,7 @@ def _replication_problems(
             refused = (
                 f"{section_path[-1]}.failRequestsGreaterThanOne is on and refuses every request for more than one share"
             )
-            yield (*path, "distinct"), f"has no effect: {refused}; set failRequestsGreaterThanOne to false"
+            yield (*path, "distinctGPUs"), f"has no effect: {refused}; set failRequestsGreaterThanOne to false"
         if (
             isinstance(strategy, MpsSection)
             and _restricts_devices(entry)
@@ -201,12 +201,12 @@ def _memory_problems(memory: MemorySection, names: set[str], checked: _CheckedEn
     if not memory.resources:
         yield where, "has no resources; add one, or leave the section out"
     if memory.share_size is not None and memory.share_size < 1:
-        yield (*where, "grain"), f"must be 1 {unit} or more, not {memory.share_size}"
+        yield (*where, "shareSize"), f"must be 1 {unit} or more, not {memory.share_size}"
     for i, entry in enumerate(memory.resources or ()):
         path: DocumentPath = (*where, "resources", i)
         yield from _entry_name_problems(path, entry, MEMORY_RESOURCE_SUFFIX, "the name of its shares: ", names)
         if entry.share_size is not None and entry.share_size < 1:
-            yield (*path, "grain"), f"must be 1 {unit} or more, not {entry.share_size}"
+            yield (*path, "shareSize"), f"must be 1 {unit} or more, not {entry.share_size}"
         yield from _entry_selection_problems(path, entry, checked)
         name = _shared_resource_name(entry, MEMORY_RESOURCE_SUFFIX)
         if name in names or (entry.rename is not None and name.startswith(MIG_RESOURCE_PREFIX)):
@@ -360,14 +360,14 @@ def config_warnings(file: ConfigFile) -> DocumentProblems:
 def _fault_override_problems(
     path: DocumentPath, override: FaultOverrideEntry, effective_cleared_by: str
 ) -> DocumentProblems:
-    yield from _duration_problems((*path, "patience"), override.grace_period)
-    yield from _duration_problems((*path, "lasts"), override.clear_after)
+    yield from _duration_problems((*path, "gracePeriod"), override.grace_period)
+    yield from _duration_problems((*path, "clearAfter"), override.clear_after)
     if override.clear_after is not None and effective_cleared_by != "time":
         yield (
             path,
             (
-                f"'lasts' has no effect, because the value of 'ends' is {effective_cleared_by}; set 'ends' to time, "
-                "or remove 'lasts'"
+                f"'clearAfter' has no effect, because the value of 'clearedBy' is {effective_cleared_by}; set "
+                "'clearedBy' to time, or remove 'clearAfter'"
             ),
         )
 

@@ -56,7 +56,7 @@ from gpuplane.model.value import Value
 build_type(ConfigFile)
 
 
-class ResolvedConfig(Value, omit_defaults=False, rename={"ignored_settings": "idle"}):
+class ResolvedConfig(Value, omit_defaults=False):
     """Settings, and where each of them was set.
 
     `sources`: a field of Settings, with the number of the entry where it is a list ("gpus.0"; of sharing "sharing.0"

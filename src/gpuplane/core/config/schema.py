@@ -90,7 +90,7 @@ class ResourcesSection(Value):
     mig: tuple[NamingPattern, ...] | None = None
 
 
-class ReplicatedEntry(Value):
+class ReplicatedEntry(Value, rename="camel"):
     """One entry of sharing.mps.resources"""
 
     name: str
@@ -98,7 +98,7 @@ class ReplicatedEntry(Value):
     rename: str | None = None
     devices: DeviceSelection = None
     model: str | None = None
-    distinct_gpus: bool | None = msgspec.field(default=None, name="distinct")
+    distinct_gpus: bool | None = msgspec.field(default=None, name="distinctGPUs")
 
 
 class TimeSlicedEntry(ReplicatedEntry, rename="camel"):
@@ -127,7 +127,7 @@ class MpsSection(Value, rename="camel"):
     resources: tuple[ReplicatedEntry, ...] | None = None
 
 
-class MemoryEntry(Value, rename={"share_size": "grain"}):
+class MemoryEntry(Value, rename="camel"):
     """One entry of sharing.memory.resources"""
 
     name: str
@@ -137,12 +137,12 @@ class MemoryEntry(Value, rename={"share_size": "grain"}):
     model: str | None = None
 
 
-class MemorySection(Value, rename={"share_size": "grain", "enforced_by_mps": "mps"}):
+class MemorySection(Value, rename="camel"):
     """sharing.memory"""
 
     unit: MemoryUnit | None = None
     share_size: int | None = None  # in units; for entries without it
-    enforced_by_mps: bool | None = None
+    enforced_by_mps: bool | None = msgspec.field(default=None, name="enforcedByMPS")
     resources: tuple[MemoryEntry, ...] | None = None
 
 
@@ -161,7 +161,7 @@ class ImexSection(Value):
     required: bool | None = None
 
 
-class FaultOverrideEntry(Value, rename={"cleared_by": "ends", "grace_period": "patience", "clear_after": "lasts"}):
+class FaultOverrideEntry(Value, rename="camel"):
     """One entry of health.faults: what it changes of the fault catalogue's entry."""
 
     severity: Severity | None = None

@@ -45,7 +45,7 @@ AUTO_STRATEGY_TEXT = (
 """What `auto` means, for people."""
 
 
-class StrategyDecision(Value, rename={"reason": "why"}):
+class StrategyDecision(Value):
     """The strategies in force, and why; `reason` is "" if they are configured."""
 
     strategies: tuple[ListStrategy, ...]

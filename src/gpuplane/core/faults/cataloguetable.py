@@ -7,7 +7,7 @@ from gpuplane.core.kinds.table import FAULTS
 from gpuplane.model.health import CatalogueEntry
 
 TABLE_HEAD = """\
-| fault | seen | scope | severity | ends with | patience | what to do |
+| fault | seen | scope | severity | ends with | grace period | what to do |
 |---|---|---|---|---|---|---|
 """
 
@@ -40,13 +40,13 @@ def _is_next_xid(code: str, other: str) -> bool:
 def _table_cells(codes: list[str], entry: CatalogueEntry) -> list[str]:
     code = f"`{codes[0]}`" if len(codes) == 1 else f"`{codes[0]}` to `{codes[-1]}`"
     lasts = f" ({entry.clear_after:g} s)" if entry.cleared_by == "time" else ""
-    patience = f"{entry.grace_period:g} s" if entry.grace_period else ""
+    grace_period = f"{entry.grace_period:g} s" if entry.grace_period else ""
     return [
         f"{code}: {entry.title}",
         entry.detected_by,
         entry.scope,
         entry.severity,
         entry.cleared_by + lasts,
-        patience,
+        grace_period,
         f"{advise(entry.advice, entry.commands)}".replace("|", "\\|"),
     ]

@@ -105,7 +105,7 @@ def _share_by_memory(assignment: UnitResource, entry: MemorySharedResource, shar
         )
     if has < entry.share_mib:
         grain = format_memory(entry.share_mib, unit)
-        text = f"the device has {format_memory(has, unit)} of memory, but one share is {grain}; set a smaller grain"
+        text = f"the device has {format_memory(has, unit)} of memory, but one share is {grain}; set a smaller shareSize"
         return without_resource(assignment, "memory-smaller-than-share", text)
     count = has // entry.share_mib
     return assignment.but(replicas=count, share_mib=entry.share_mib, is_shared_by_mps=sharing.mps_limits_memory)
@@ -126,7 +126,7 @@ def _drop_memory_shares_if_too_many(assignments: list[UnitResource], unit: Memor
     sizes = " and ".join(sorted({format_memory(each.share_mib, unit) for each in memory}))
     reason = (
         f"memory shares of {sizes} would make {count} devices on this node, but the limit is "
-        f"{MAX_MEMORY_SHARES_PER_NODE}: set the grain to {format_memory(fits, unit)} or more; until then no memory is "
+        f"{MAX_MEMORY_SHARES_PER_NODE}: set shareSize to {format_memory(fits, unit)} or more; until then no memory is "
         "shared on this node"
     )
     return [

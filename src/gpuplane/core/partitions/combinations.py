@@ -16,15 +16,15 @@ from gpuplane.model.value import Value
 class Combination(Value, omit_defaults=False):
     """What one card can do with some MIG devices. `reason`: why it cannot have them; "" where it can.
 
-    `instances`: GPU instances, each with its first memory slice, as the card has most room beside them. `beside`: name
-    of a profile → how many of it fit in addition, if nothing else does. `is_verified`: the places are.
+    `instances`: GPU instances, each with its first memory slice, as the card has most room beside them. `also_fits`:
+    name of a profile → how many of it fit in addition, if nothing else does. `is_verified`: the places are.
     """
 
     card: str
     is_possible: bool
     reason: Text
     instances: tuple[tuple[str, int], ...]
-    beside: Mapping[str, int]
+    also_fits: Mapping[str, int]
     is_verified: bool
 
 
@@ -51,14 +51,14 @@ def combine(
     counts, reason = _instance_counts(profiles, names)
     by_id = {each.id: each.name for each in profiles}
     if reason:
-        return Combination(card, is_possible=False, reason=reason, instances=(), beside={}, is_verified=is_verified)
+        return Combination(card, is_possible=False, reason=reason, instances=(), also_fits={}, is_verified=is_verified)
     best = layouts_of(profiles, tuple(sorted(counts.items())))[0]
     return Combination(
         card,
         is_possible=True,
         reason="",
         instances=tuple((by_id[profile], start) for profile, start in sorted(best, key=lambda each: each[1])),
-        beside=dict(_beside(profiles, counts)),
+        also_fits=dict(_beside(profiles, counts)),
         is_verified=is_verified,
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from gpuplane.core.partitions.desired import requested_name
-from gpuplane.core.partitions.standing import partitions_progress
+from gpuplane.core.partitions.progress import partitions_progress
 from gpuplane.core.reports.readycondition import condition_reason
 from gpuplane.core.requests import node_requests
 from gpuplane.core.serving import standby_reason

@@ -42,7 +42,7 @@ from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.views import Availability, Resource
 
 ANNOTATION = "gpuplane.io/gpus"
-VERSION = 1
+VERSION = 2
 MAX_BYTES = 8192
 LONGEST_NAME = 96  # characters of a model, a profile or a code; NVML's names are not longer
 R = TypeVar("R")
@@ -181,33 +181,33 @@ BoundedAmount = Annotated[int, msgspec.Meta(ge=0, le=1 << 30)]
 """Of memory in MiB, or of ids: what is more stands for no GPU, and such amounts are added and multiplied in 64 bits."""
 
 
-class _Mig(msgspec.Struct, omit_defaults=True, rename={"devices": "d", "resource": "r", "state": "s", "code": "c"}):
+class _Mig(msgspec.Struct, omit_defaults=True):
     """MIG devices of one GPU that are alike. `devices`: of each its index on the GPU and its GPU instance, and its
     compute instance where that is not 0."""
 
-    p: str
+    profile: str
     devices: list[list[int]]
     resource: int | None = None
-    n: BoundedAmount = 0
+    ids: BoundedAmount = 0
     state: State = "healthy"
     code: str = ""
 
 
-class _Gpu(msgspec.Struct, omit_defaults=True, rename={"resource": "r", "state": "s", "code": "c"}):
-    i: str
-    u: str = ""
-    m: int = 0
+class _Gpu(msgspec.Struct, omit_defaults=True):
+    index: str
+    uuid: str = ""
+    model: int = 0
     resource: int | None = None
-    n: BoundedAmount = 0
+    ids: BoundedAmount = 0
     state: State = "healthy"
     code: str = ""
     mig: list[_Mig] = []
 
 
 class _Document(msgspec.Struct, omit_defaults=True):
-    v: int
-    s: State = "healthy"
-    c: str = ""
+    version: int
+    state: State = "healthy"
+    code: str = ""
     models: list[tuple[str, BoundedAmount]] = []
     resources: list[tuple[str, SharingStrategy, BoundedAmount]] = []
     gpus: list[_Gpu] = []
@@ -216,7 +216,7 @@ class _Document(msgspec.Struct, omit_defaults=True):
 
 
 class _Version(msgspec.Struct):
-    v: int
+    version: int
 
 
 def encode_node_gpus(told: NodeGpus) -> str:
@@ -305,11 +305,11 @@ def _encode(told: NodeGpus) -> bytes:
         spaces.setdefault(holder.namespace, []).append((who, place, devices))
     gpus = [
         _Gpu(
-            i=gpu.index,
-            u=gpu.uuid,
-            m=models.numbers[gpu.model, gpu.memory_mib],
+            index=gpu.index,
+            uuid=gpu.uuid,
+            model=models.numbers[gpu.model, gpu.memory_mib],
             resource=number(gpu.resource),
-            n=gpu.ids,
+            ids=gpu.ids,
             state=gpu.state,
             code=gpu.code,
             mig=list(_encode_mig(gpu.mig, number)),
@@ -318,9 +318,9 @@ def _encode(told: NodeGpus) -> bytes:
     ]
     return msgspec.json.encode(
         _Document(
-            v=VERSION,
-            s=told.state,
-            c=told.code,
+            version=VERSION,
+            state=told.state,
+            code=told.code,
             models=models.rows,
             resources=resources.rows,
             gpus=gpus,
@@ -349,7 +349,7 @@ def _encode_mig(
         alike = each.profile, number(each.resource), each.ids, each.state, each.code
         groups.setdefault(alike, []).append(place)
     for (profile, resource, ids, state, code), places in groups.items():
-        yield _Mig(p=profile, devices=places, resource=resource, n=ids, state=state, code=code)
+        yield _Mig(profile=profile, devices=places, resource=resource, ids=ids, state=state, code=code)
 
 
 def decode_node_gpus(text: str) -> NodeGpus:
@@ -357,7 +357,7 @@ def decode_node_gpus(text: str) -> NodeGpus:
     try:
         if len(text.encode()) > MAX_BYTES:
             raise ValueError(f"it has more than {MAX_BYTES} bytes")
-        version = msgspec.json.decode(text, type=_Version).v
+        version = msgspec.json.decode(text, type=_Version).version
         if version != VERSION:
             raise ValueError(f"it has version {version}; this program reads version {VERSION}")
         return _decode(msgspec.json.decode(text, type=_Document))
@@ -374,8 +374,8 @@ def _decode(found: _Document) -> NodeGpus:
     return NodeGpus(
         gpus=tuple(_decode_gpu(gpu, found, resource) for gpu in found.gpus),
         holdings=tuple(sorted(_decode_held(found, resource), key=_holding_sort_key)),
-        state=found.s,
-        code=found.c,
+        state=found.state,
+        code=found.code,
         cut=tuple(found.cut),
     )
 
@@ -389,15 +389,15 @@ def _decode_held(found: _Document, resource: Callable[[int], OfferedResource]) -
 
 
 def _decode_gpu(gpu: _Gpu, found: _Document, resource: Callable[[int], OfferedResource]) -> NodeGpu:
-    model, memory_mib = _row(found.models, gpu.m)
+    model, memory_mib = _row(found.models, gpu.model)
     devices = (
         NodeMigDevice(
-            index=f"{gpu.i}:{slot}",
-            profile=group.p,
+            index=f"{gpu.index}:{slot}",
+            profile=group.profile,
             gpu_instance=instance,
             compute_instance=more[0] if more else 0,
             resource=None if group.resource is None else resource(group.resource),
-            ids=group.n,
+            ids=group.ids,
             state=group.state,
             code=group.code,
         )
@@ -405,12 +405,12 @@ def _decode_gpu(gpu: _Gpu, found: _Document, resource: Callable[[int], OfferedRe
         for slot, instance, *more in group.devices
     )
     return NodeGpu(
-        index=gpu.i,
-        uuid=gpu.u,
+        index=gpu.index,
+        uuid=gpu.uuid,
         model=model,
         memory_mib=memory_mib,
         resource=None if gpu.resource is None else resource(gpu.resource),
-        ids=gpu.n,
+        ids=gpu.ids,
         state=gpu.state,
         code=gpu.code,
         mig=tuple(sorted(devices, key=lambda each: index_sort_key(each.index))),

@@ -30,7 +30,7 @@ class RuntimeConfigFileContent(Value):
     data: bytes | None
 
 
-class SettingEdit(Value, rename={"key_path": "path"}):
+class SettingEdit(Value):
     """A key to set in a file, and its new value."""
 
     key_path: tuple[str, ...]
@@ -58,7 +58,7 @@ class ConfigChangePlan(Value):
     notes: tuple[str, ...] = ()
 
 
-class ChangeRecord(Value, rename={"restart_command": "restart", "result_digest": "result"}):
+class ChangeRecord(Value):
     """What is stored about a changed file, so that the change can be reverted."""
 
     runtime: str

@@ -72,7 +72,7 @@ def _strategy_samples(snapshot: Snapshot) -> Series:
 
 def _part_state_samples(snapshot: Snapshot) -> Series:
     for name, status in sorted((part.name, status) for part, status in snapshot.statuses.items()):
-        yield {"part": name, "standing": status.state}, 1
+        yield {"part": name, "state": status.state}, 1
 
 
 def _held_count_samples_by_resource(snapshot: Snapshot) -> Series:
@@ -136,19 +136,19 @@ HELP_AND_SAMPLES_BY_METRIC = {
         "Number of GPUs that the driver lists; no series while the driver cannot list them",
         _gpu_count_samples,
     ),
-    "gpuplane_kind_missing": (
+    "gpuplane_kind_not_counted": (
         "1 for each kind of devices that are not counted now",
         _missing_kind_samples,
     ),
     "gpuplane_devices": ("Devices that the agent reports to kubelet", _device_count_samples),
     "gpuplane_devices_held": ("Devices that containers hold, as reported by kubelet", _held_count_samples_by_resource),
-    "gpuplane_unit_left": (
+    "gpuplane_unit_not_offered": (
         "1 for each GPU or MIG device that is not offered under any resource name",
         _not_offered_samples,
     ),
     "gpuplane_waiting": ("1 while the agent cannot advertise any device, with the reason", _offer_waiting_samples),
     "gpuplane_device_list_strategy": ("1 for each device list strategy in use", _strategy_samples),
-    "gpuplane_condition": ("1 for the current state of each part", _part_state_samples),
+    "gpuplane_part_state": ("1 for the current state of each part", _part_state_samples),
     "gpuplane_device_health": ("1 for the state that each device is in", _device_state_samples),
     "gpuplane_device_withheld": ("1 for each reason why a device is not given out", _unavailable_reason_samples),
     "gpuplane_node_problem": (

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-PARTS = ("homes", "cuts", "health")
+PARTS = ("mig-parents", "share-layouts", "health")
 """The files that are damaged, by their names without `.json`."""
 
 

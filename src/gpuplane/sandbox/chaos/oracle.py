@@ -78,9 +78,9 @@ def _node(part: Part, codes: Iterable[str], now: float) -> Part:
     """The node is ill for as long as a look shows that, and needs no probe."""
     causes = tuple(Cause(code, entry(code).cleared_by) for code in sorted(codes) if _unhealthy(code))
     if causes:
-        goes_on = part.state == "ill"
-        confirmed = any(not entry(each.code).grace_period for each in causes) or (goes_on and part.confirmed)
-        return part.but(causes=causes, state="ill", since=part.since if goes_on else now, confirmed=confirmed)
+        agent_continues = part.state == "ill"
+        confirmed = any(not entry(each.code).grace_period for each in causes) or (agent_continues and part.confirmed)
+        return part.but(causes=causes, state="ill", since=part.since if agent_continues else now, confirmed=confirmed)
     return part.but(causes=(), state="well" if part.state == "well" else "mending", since=now, eased=now)
 
 

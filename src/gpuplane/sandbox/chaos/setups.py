@@ -111,7 +111,7 @@ def _slices(count: int, name: str | None = None) -> dict[str, Any]:
 
 
 def _memory(grain: int) -> dict[str, Any]:
-    return {"memory": {"unit": "MiB", "grain": grain, "resources": [{"name": WHOLE, "rename": MEMORY}]}}
+    return {"memory": {"unit": "MiB", "shareSize": grain, "resources": [{"name": WHOLE, "rename": MEMORY}]}}
 
 
 def _setup(

@@ -140,6 +140,6 @@ def _configuration(period: float) -> dict[str, Any]:
         "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": SHARES}]}},
         "health": {
             "probePeriod": f"{period * 1000:.0f}ms",
-            "faults": {code: {"patience": f"{PATIENCE * 1000:.0f}ms"} for code in patient},
+            "faults": {code: {"gracePeriod": f"{PATIENCE * 1000:.0f}ms"} for code in patient},
         },
     }

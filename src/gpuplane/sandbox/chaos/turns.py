@@ -52,7 +52,7 @@ class Round(Value):
     quiet: bool
 
 
-LOSSES: tuple[tuple[str, ...], ...] = (*((part,) for part in PARTS), ("homes", "cuts"), PARTS, ())
+LOSSES: tuple[tuple[str, ...], ...] = (*((part,) for part in PARTS), ("mig-parents", "share-layouts"), PARTS, ())
 
 
 def rounds(seed: int) -> Iterator[Round]:
@@ -89,7 +89,7 @@ def _lost(chance: random.Random, edits: Edits) -> tuple[str, ...]:
     """Often just what would tell of the change."""
     if chance.random() < 0.4:
         return chance.choice(LOSSES)
-    return (*(("homes",) if edits.layout else ()), *(("cuts",) if edits.setup is not None else ()))
+    return (*(("mig-parents",) if edits.layout else ()), *(("share-layouts",) if edits.setup is not None else ()))
 
 
 def _one(choices: Sequence[T], place: float) -> T:

@@ -15,7 +15,7 @@ EditKind = Literal["node", "env", "mount", "hook", "interface", "group", "rdt"]
 EditsByDeviceOrKind = Sequence[tuple[str, ContainerEdits]]
 
 
-class DeviceResolution(Value, rename={"version_features": "needs", "overridden_files": "over"}):
+class DeviceResolution(Value):
     """A device: the file that defines it, and the files that this overrides; or why it cannot be resolved.
 
     `version`: of CDI, declared by the file; older runtimes do not read it. `version_features`: the features of the file
@@ -30,10 +30,7 @@ class DeviceResolution(Value, rename={"version_features": "needs", "overridden_f
     problem: str = ""
 
 
-class EditExplanation(
-    Value,
-    rename={"hook_actions": "steps", "edit_text": "what", "edit_options_text": "detail", "devices_or_kinds": "origin"},
-):
+class EditExplanation(Value):
     """One edit of a container.
 
     `devices_or_kinds`: the names of the devices that it comes from, or a kind if any device of that kind has it.

@@ -11,7 +11,7 @@ from gpuplane.model.value import Value
 GPUPLANE_HOOK_PROGRAMS, NVIDIA_HOOK_PROGRAMS = ("gpuplane-hook",), ("nvidia-cdi-hook", "nvidia-ctk")
 
 
-class HookAction(Value, rename={"targets": "to", "description": "what"}):
+class HookAction(Value):
     """An action of a hook, and its targets: links, directories, versions."""
 
     description: str

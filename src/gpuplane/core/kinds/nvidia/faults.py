@@ -86,10 +86,10 @@ def _fault(
     title: str,
     scope: Scope,
     severity: Severity,
-    ends: ClearedBy,
+    cleared_by: ClearedBy,
     advice: str | Advice,
     *,
-    patience: float = 0.0,
+    grace_period: float = 0.0,
     seen: Literal["look", "event"] = "look",
 ) -> CatalogueEntry:
     told = advice if isinstance(advice, Advice) else Advice(advice)
@@ -98,15 +98,15 @@ def _fault(
         detected_by=seen,
         scope=scope,
         severity=severity,
-        cleared_by=ends,
+        cleared_by=cleared_by,
         advice=told.text,
-        grace_period=patience,
+        grace_period=grace_period,
         commands=told.commands,
     )
 
 
-def _event(title: str, scope: Scope, severity: Severity, ends: ClearedBy, advice: str | Advice) -> CatalogueEntry:
-    return _fault(title, scope, severity, ends, advice, seen="event")
+def _event(title: str, scope: Scope, severity: Severity, cleared_by: ClearedBy, advice: str | Advice) -> CatalogueEntry:
+    return _fault(title, scope, severity, cleared_by, advice, seen="event")
 
 
 # fmt: off
@@ -116,14 +116,16 @@ _OBSERVED_FAULTS = {
         Advice("the fault ends when the agent observes the machine again; if this does not happen, read the line of "
                "the part driver", (INSPECT,))),
     "driver-hang": _fault(
-        "the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER_ADVICE, patience=30
+        "the driver's library does not answer", "node", "unhealthy", "nothing", DRIVER_ADVICE, grace_period=30
     ),
     "driver-crash": _fault("the driver's library crashes", "node", "degraded", "nothing", DRIVER_ADVICE),
-    "driver-failed": _fault("the driver's library fails", "node", "unhealthy", "nothing", DRIVER_ADVICE, patience=30),
+    "driver-failed": _fault(
+        "the driver's library fails", "node", "unhealthy", "nothing", DRIVER_ADVICE, grace_period=30
+    ),
     "driver-start": _fault("the driver's process cannot be started", "node", "unhealthy", "nothing",
-        "see the node's memory and process limits", patience=30),
+        "see the node's memory and process limits", grace_period=30),
     "driver-denied": _fault("the agent has no permission to use the driver", "node", "unhealthy", "nothing",
-        "check the permissions of /dev/nvidiactl and the device cgroup of this process", patience=30),
+        "check the permissions of /dev/nvidiactl and the device cgroup of this process", grace_period=30),
     "driver-missing": _fault("there is no driver library", "node", "unhealthy", "nothing",
         "install NVIDIA's driver; if it is installed, set --driver-root-ctr-path to its path in the agent's container"),
     "driver-unusable": _fault("the driver's library cannot be loaded", "node", "unhealthy", "nothing",
@@ -142,11 +144,12 @@ _OBSERVED_FAULTS = {
         "the GPU is in the machine, but the driver does not list it", "gpu", "unhealthy", "reset", DRIVER_ADVICE
     ),
     "gpu-absent": _fault(
-        "the driver listed the GPU before, and does not now", "gpu", "unhealthy", "operator", ABSENT_ADVICE, patience=10
+        "the driver listed the GPU before, and does not now", "gpu", "unhealthy", "operator", ABSENT_ADVICE,
+        grace_period=10
     ),
     "gpu-unlisted": _fault(
         "there is a GPU on the PCI bus that the driver does not have", "gpu", "degraded", "nothing", PROBE_ADVICE,
-        patience=10
+        grace_period=10
     ),
     "gpu-hang": _fault(
         "the driver's library hangs in a call about this GPU", "gpu", "unhealthy", "nothing", RESET_ADVICE
@@ -156,7 +159,7 @@ _OBSERVED_FAULTS = {
     ),
     "query-failed": _fault(
         "the driver cannot report the data of the device",
-        "instance", "unhealthy", "nothing", DRIVER_ADVICE, patience=3
+        "instance", "unhealthy", "nothing", DRIVER_ADVICE, grace_period=3
     ),
     "node-missing": _fault("a device node is missing", "instance", "unhealthy", "nothing",
         "create the device node: run nvidia-modprobe -c MINOR, or nvidia-smi"),
@@ -174,23 +177,23 @@ _OBSERVED_FAULTS = {
         "memory pages will be retired at the next GPU reset", "gpu", "degraded", "nothing", RESET_ADVICE
     ),
     "pages-exhausted": _fault("no more pages can be retired", "gpu", "unhealthy", "operator", REPLACE_ADVICE),
-    "nvlink-down": _fault("an NVLink is down", "link", "degraded", "nothing", LINKS_ADVICE, patience=10),
+    "nvlink-down": _fault("an NVLink is down", "link", "degraded", "nothing", LINKS_ADVICE, grace_period=10),
     "nvlink-errors": _fault(
         "NVLinks have repeated recovery and replay errors", "link", "degraded", "nothing", LINKS_ADVICE
     ),
     "fabric-pending": _fault(
-        "the NVLink fabric is not set up", "link", "unhealthy", "nothing", FABRIC_ADVICE, patience=10
+        "the NVLink fabric is not set up", "link", "unhealthy", "nothing", FABRIC_ADVICE, grace_period=10
     ),
     "fabric-failed": _fault("setting up the NVLink fabric failed", "link", "unhealthy", "nothing", FABRIC_ADVICE),
-    "thermal-slowdown": _fault("slowed down by heat", "gpu", "degraded", "nothing", COOLING_ADVICE, patience=10),
+    "thermal-slowdown": _fault("slowed down by heat", "gpu", "degraded", "nothing", COOLING_ADVICE, grace_period=10),
     "power-slowdown": _fault("slowed down because of too little power", "gpu", "degraded", "nothing",
-        POWER_ADVICE, patience=10),
+        POWER_ADVICE, grace_period=10),
     "vgpu-unlicensed": _fault("the virtual GPU has no license, and becomes slower", "gpu", "degraded", "nothing",
         Advice("check the license server and the client's configuration token, and see the log of nvidia-gridd",
-               (("nvidia-smi", "-q", "-i", "GPU"),)), patience=60),
+               (("nvidia-smi", "-q", "-i", "GPU"),)), grace_period=60),
     "pcie-degraded": _fault("the PCIe link is narrower than it can be", "gpu", "degraded", "nothing",
         Advice("check the seating of the GPU in the slot and the riser card, and the width of its PCIe link",
-               (("nvidia-smi", "-q", "-i", "GPU"),)), patience=30),
+               (("nvidia-smi", "-q", "-i", "GPU"),)), grace_period=30),
 }
 
 _EVENT_FAULTS = {

@@ -192,7 +192,7 @@ def health_fields(health: DeviceHealth, clock: Clock) -> dict[str, object]:
         "reason": health.reason,
         "since": clock.to_utc_or_none(health.since),
         "until": clock.to_utc_or_none(health.until),
-        "ends": health.cleared_by_text,
+        "cleared_by_text": health.cleared_by_text,
         "advice": health.advice,
-        "counts": health.fault_counts,
+        "fault_counts": health.fault_counts,
     }

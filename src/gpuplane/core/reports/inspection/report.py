@@ -11,7 +11,7 @@ from gpuplane.core.commands import TAKE, WITHDRAW, command_line
 from gpuplane.core.containers.strategy import decision_if_inputs_known
 from gpuplane.core.dra.twice import gpus_offered_twice
 from gpuplane.core.partitions.desired import MIG_LABEL, requested_name
-from gpuplane.core.partitions.standing import partitions_progress
+from gpuplane.core.partitions.progress import partitions_progress
 from gpuplane.core.reports.inspection.clock import CLOCK_WITH_BOOT_AT_EPOCH, Clock
 from gpuplane.core.reports.inspection.devices import MIB, health_fields, inspect_devices, node_health
 from gpuplane.core.reports.migstate import mig_state
@@ -178,4 +178,4 @@ def _inspect_not_offered(state: NodeState) -> Iterator[NotOffered]:
 def _inspect_parts(snapshot: Snapshot, clock: Clock) -> Iterator[PartStatus]:
     for name, status in sorted((part.name, status) for part, status in snapshot.statuses.items()):
         since = clock.to_utc(status.since)
-        yield PartStatus(name=name, standing=status.state, code=status.code, reason=status.text, since=since)
+        yield PartStatus(name=name, state=status.state, code=status.code, reason=status.text, since=since)

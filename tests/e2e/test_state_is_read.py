@@ -1,4 +1,4 @@
-"""A state directory that an agent of the version before wrote: an agent that starts on a copy remembers all of it.
+"""A state directory that another agent wrote: an agent that starts on a copy remembers all of it.
 
 `state/` has the files as they were written, but for the boot's id; `clocks` beside them says when that was.
 """
@@ -18,8 +18,17 @@ from tests.e2e.programs import Agent
 from tests.e2e.waiting import boot_time
 
 STATE = Path(__file__).parent / "state"
-TIMES = {"since", "last", "until", "at", "asked", "next", "renewed", "excused", "recovered"}
-"""Keys whose numbers count from the boot; those of `wall` count from 1970."""
+TIMES = {
+    "since",
+    "last_seen",
+    "until",
+    "requested_at",
+    "not_before",
+    "last_reset_at",
+    "declared_repaired_at",
+    "last_recovered_at",
+}
+"""Keys whose numbers count from the boot; those of `until_wall_clock` count from 1970."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NOTES = {"xid-13", "xid-31"}
 HALF, SMALL = "nvidia.com/gpu-half", "nvidia.com/mig-1g.5gb"
@@ -33,7 +42,7 @@ sharing:
 OTHERWISE = """
 version: v1
 flags: {migStrategy: mixed}
-sharing: {memory: {unit: GiB, grain: 10, resources: [{name: gpu, devices: [3]}]}}
+sharing: {memory: {unit: GiB, shareSize: 10, resources: [{name: gpu, devices: [3]}]}}
 """
 NOBODY = "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], \
 clusters: [{name: a, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: a, user: {token: a}}]}"
@@ -53,7 +62,7 @@ def remembered(name: str, folder: Path, this_boot: bool = True) -> None:
             return [moved(each) for each in value]
         if isinstance(value, float) and key in TIMES:
             return value + later
-        return value + WALL_LATER if isinstance(value, float) and key == "wall" else value
+        return value + WALL_LATER if isinstance(value, float) and key == "until_wall_clock" else value
 
     folder.mkdir(mode=0o700)
     for path in (STATE / name).glob("*.json"):
@@ -68,7 +77,7 @@ WALL_LATER = 10.0 * 365 * 86400
 def machine() -> Fields:
     """On which they were written."""
     gpus = [mig(4, 7, 8) if index == 4 else gpu(index) for index in range(8)]
-    return {"layout": "debian", "gpus": gpus, "processes": [{"gpu": 6, "pid": 4711}]}
+    return {"driver_file_layout": "debian", "gpus": gpus, "processes": [{"gpu": 6, "pid": 4711}]}
 
 
 class Node:
@@ -98,10 +107,10 @@ class Node:
             "kubelet": {name: dict(sorted(self.kubelet.health(name).items())) for name in (GPU, HALF, SMALL)},
             "strategies": said["device_list_strategy"] and said["device_list_strategy"]["strategies"],
             "release": said["release"] and {"until": said["release"]["until"] is not None},
-            "node": {key: said["node"][key] for key in ("state", "code", "counts")},
+            "node": {key: said["node"][key] for key in ("state", "code", "fault_counts")},
             "devices": [
                 {
-                    **{key: each[key] for key in ("index", "uuid", "state", "code", "counts", "resource")},
+                    **{key: each[key] for key in ("index", "uuid", "state", "code", "fault_counts", "resource")},
                     "until": each["until"] is not None,
                     "kinds": [reason["kind"] for reason in each["reasons"]],
                     "holders": [
@@ -192,16 +201,16 @@ def length(path: Path) -> str | None:
         kept = json.loads(path.read_text())["value"]
     except FileNotFoundError:  # the agent removes it when it remembers nothing
         return None
-    return str(kept[uuid(3)].get("length")) if uuid(3) in kept else None
+    return str(kept[uuid(3)].get("last_set_length")) if uuid(3) in kept else None
 
 
 def test_a_file_that_makes_no_sense_costs_itself_alone(node: Node) -> None:
     remembered("busy", node.here / "s")
-    (node.here / "s/homes.json").write_text("{")
+    (node.here / "s/mig-parents.json").write_text("{")
     with node.agent() as agent:
         agent.until(lambda: node.kubelet.health().get(uuid(0)) == "Unhealthy", "the drain")
         agent.until(lambda: agent.device("1")["code"] == "xid-79", "the verdict")
-        agent.until((node.here / "s/homes.unreadable").exists, "it is set aside")
+        agent.until((node.here / "s/mig-parents.unreadable").exists, "it is set aside")
 
 
 def test_what_is_written_again_is_what_was_read(node: Node) -> None:
@@ -214,16 +223,18 @@ def test_what_is_written_again_is_what_was_read(node: Node) -> None:
 
     for path in sorted((STATE / "busy").glob("*.json")):
         old, new = json.loads(path.read_text()), json.loads((node.here / "s" / path.name).read_text())
-        assert (new["version"], new["boot_id"]) == (1, BOOT_ID.read_text().strip())
+        assert (new["version"], new["boot_id"]) == (2, BOOT_ID.read_text().strip())
         assert [each for each in differences(timeless(old), timeless(new), added=True) if "boot_id" not in each] == []
     new = json.loads((node.here / "s/health.json").read_text())["value"]["devices"][uuid(7)]
-    assert new["drain"]["why"] == "its riser"
+    assert new["drain"]["reason"] == "its riser"
 
 
 def timeless(value: Any) -> Any:
     """A value without its times, and without the notes, which are over when nobody holds the GPU."""
     if isinstance(value, dict):
-        kept = {name: timeless(each) for name, each in value.items() if name not in {*TIMES, "wall", "probing"}}
+        kept = {
+            name: timeless(each) for name, each in value.items() if name not in {*TIMES, "until_wall_clock", "probe"}
+        }
         return {name: each for name, each in kept.items() if each != []}
     if isinstance(value, list):
         return [timeless(each) for each in value if not (isinstance(each, dict) and each.get("code") in NOTES)]

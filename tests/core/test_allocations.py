@@ -1,14 +1,23 @@
-"""What containers hold, as it is counted: each device id once."""
+"""What containers and claims hold: each device id once."""
 
-from gpuplane.core.allocations import distinct_allocations
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.reports.nodeannotation import node_gpus
 from gpuplane.core.step import step
 from gpuplane.core.telemetry.holdings import holdings_by_unit
 from gpuplane.model.config import Settings
-from gpuplane.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, MachineObserved
+from gpuplane.model.facts import (
+    AllocateAnswered,
+    AllocationsListed,
+    ClaimPrepareRequested,
+    ClaimUnprepareRequested,
+    ConfigLoaded,
+    LedgerLoaded,
+    MachineObserved,
+)
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
+from tests.core.dra.nodes import after, claim, node
 
 GPU = "nvidia.com/gpu"
 LISTED = Allocation(GPU, ("GPU-0::0",), holder=PodRef.parse("ml/train/main"))
@@ -28,7 +37,7 @@ def test_a_grant_that_the_list_names_already_is_one_allocation() -> None:
     snapshot = with_grant("GPU-0::0")
 
     assert len(snapshot.allocations or ()) == 2  # the list may mean the container before
-    assert distinct_allocations(snapshot) == (LISTED,)
+    assert held_allocations(snapshot) == (LISTED,)
     assert [each.holder for each in holdings_by_unit(snapshot)["GPU-0"]] == [LISTED.holder]
     told = node_gpus(snapshot)
     assert told is not None
@@ -39,17 +48,42 @@ def test_a_grant_of_other_ids_counts() -> None:
     """Also where some of its ids are named, or the list has the ids of another resource."""
     for ids in (("GPU-0::1",), ("GPU-0::0", "GPU-0::1")):
         snapshot = with_grant(*ids)
-        assert distinct_allocations(snapshot) == snapshot.allocations
+        assert held_allocations(snapshot) == snapshot.allocations
     snapshot = with_grant("GPU-0::0", listed=(LISTED.but(resource="nvidia.com/other"),))
-    assert len(distinct_allocations(snapshot) or ()) == 2
+    assert len(held_allocations(snapshot) or ()) == 2
 
 
 def test_two_containers_that_kubelet_lists_stay_two() -> None:
     """As an init container and the one after it, which kubelet gives the same ids."""
     init = LISTED.but(holder=PodRef.parse("ml/train/init"))
-    found = distinct_allocations(with_grant("GPU-0::1", listed=(init, LISTED))) or ()
+    found = held_allocations(with_grant("GPU-0::1", listed=(init, LISTED))) or ()
     assert [each.holder for each in found] == [init.holder, LISTED.holder, PodRef()]
 
 
 def test_what_kubelet_has_not_said_stays_unknown() -> None:
-    assert distinct_allocations(Snapshot()) is None
+    assert held_allocations(Snapshot()) is None
+
+
+def test_a_claim_holds_its_devices_from_the_promise_on() -> None:
+    """Each once, though kubelet lists some of them already; what kubelet said is left as it said it."""
+    pod = PodRef.parse("default/train/main")
+    listed = Allocation("gpu.nvidia.com", ("GPU-0",), holder=pod, claim="default/a")
+    promised = after(node(), ClaimPrepareRequested(claim("a", 0, 2)))
+    assert promised.allocations == ()
+    assert held_allocations(promised) == (Allocation("gpu.nvidia.com", ("GPU-0", "GPU-2"), claim="default/a"),)
+
+    shown = after(promised, AllocationsListed((listed,), 200.0))
+    assert held_allocations(shown) == (listed, Allocation("gpu.nvidia.com", ("GPU-2",), claim="default/a"))
+    ended = after(shown, ClaimUnprepareRequested(claim("a").claim))
+    assert held_allocations(ended) == (listed,)
+
+
+def test_admin_access_holds_nothing() -> None:
+    """It is beside others."""
+    assert held_allocations(after(node(), ClaimPrepareRequested(claim("watch", 0, admin=True)))) == ()
+
+
+def test_a_promise_alone_does_not_say_what_is_held() -> None:
+    """After a restart nothing is given out until kubelet has listed."""
+    ledger = after(node(), ClaimPrepareRequested(claim("a", 3))).ledger
+    assert held_allocations(after(Snapshot(), LedgerLoaded(ledger))) is None

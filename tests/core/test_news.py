@@ -6,6 +6,7 @@ from itertools import pairwise
 from gpuplane.core.advertising import offer
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
+from gpuplane.model.claims import AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
 from gpuplane.model.config import DraSettings, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, Fact, MachineObserved, StatusChanged
 from gpuplane.model.health import Drain
@@ -99,9 +100,11 @@ def test_what_is_offered_and_not_available_is_counted(golden: Golden) -> None:
 def test_a_claim_that_has_a_device_is_no_news() -> None:
     """Neither when it is prepared, nor when kubelet lists its container, nor when it ends."""
     pod = PodRef("default", "train", container="main")
-    promised = Allocation("gpu.nvidia.com", ("GPU-1",), granted_at=600.0, claim="default/train-gpu")
-    listed = promised.but(holder=pod, granted_at=0.0)
-    claimed = [SERVING.but(allocations=found) for found in ((promised,), (listed,), ())]
+    device = PreparedDevice(AllocatedDevice("gpu", "n1/gpu-1", "gpu-1"), "GPU-1", "x")
+    claim = PreparedClaim(ClaimName("default", "train-gpu", "a"), "gpu.nvidia.com", (device,))
+    promised = SERVING.but(ledger=SERVING.ledger.but(claims={"a": claim}))
+    listed = Allocation("gpu.nvidia.com", ("GPU-1",), holder=pod, claim="default/train-gpu")
+    claimed = [promised, promised.but(allocations=(listed,)), SERVING.but(allocations=(listed,)), SERVING]
 
     assert offer(claimed[0]) != offer(SERVING)
     for before, following in pairwise((SERVING, *claimed)):

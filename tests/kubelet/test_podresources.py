@@ -537,7 +537,7 @@ def claimed(node: Node) -> set[tuple[str, str, tuple[str, ...], str]]:
     return {
         (each.holder.pod_name_or_uid, each.claim, each.devices, each.resource)
         for each in node.snapshot.allocations or ()
-        if each.claim and not each.granted_at
+        if each.claim
     }
 
 
@@ -612,7 +612,7 @@ async def test_a_claim_that_is_prepared_is_not_urgent(node: Node, kubelet: Kubel
     promise = PreparedClaim(ClaimName("ml", "a", "a"), "gpu.nvidia.com", (device,))
     node.apply(LedgerLoaded(Ledger(claims={"a": promise})))
     async with kubelet.running():
-        assert await node.wait_until(lambda s: bool(s.allocations), DEADLINE)
+        assert await node.wait_until(lambda s: s.allocations is not None, DEADLINE)
         assert withheld_reasons(node.snapshot)
         assert not is_urgent(node.snapshot)
         answering(kubelet, USES[0])

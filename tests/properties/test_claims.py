@@ -5,6 +5,7 @@ was answered once stays the same, in the ledger and in the claim's file; nothing
 """
 
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from gpuplane import files
 from gpuplane.core.advertising import offer
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprint
 from gpuplane.core.dra.checking import doubtful_claims, is_over
 from gpuplane.core.dra.claimspecs import claim_specs
@@ -98,7 +100,9 @@ class Site:
 
     def apply(self, fact: Fact) -> None:
         self.now += 1.0
-        self.snapshot = step(self.snapshot, fact, self.now)
+        before, self.snapshot = self.snapshot, step(self.snapshot, fact, self.now)
+        if not isinstance(fact, (AllocationsListed, AllocateAnswered, LedgerLoaded)):
+            assert self.snapshot.allocations is before.allocations  # only kubelet says what containers hold
         self.check()
 
     def list(self, late: bool) -> None:
@@ -251,6 +255,13 @@ class Site:
             for each in promised.devices:
                 if not each.allocated.is_admin:
                     assert owners.setdefault(each.unit, uid) == uid
+        allocations = held_allocations(self.snapshot)
+        assert (allocations is None) == (self.snapshot.allocations is None)
+        if allocations is not None:
+            assert {unit for each in allocations if each.claim for unit in each.devices} >= owners.keys()
+            promised_or_granted = (each for each in allocations if not each.holder.identifies_pod)
+            ids = Counter((each.resource, id) for each in promised_or_granted for id in each.devices)
+            assert set(ids.values()) <= {1}
         for holder, held in self.containers.items():
             if held.resource == GPU:
                 taken = [owners[id] for id in held.devices if owners.get(id) in self.answers.keys() - self.leaving]

@@ -12,7 +12,7 @@ from gpuplane.cli.options import as_json
 from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
-from gpuplane.core.allocations import distinct_allocations
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.commands import INSPECT_HEALTH, command_line
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.faults.cataloguetable import catalogue_table
@@ -148,7 +148,7 @@ def _held(holders: tuple[str, ...] | None) -> str:
 
 def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
     """Who holds a device; None where kubelet has not said it yet."""
-    allocations = distinct_allocations(picture.snapshot)
+    allocations = held_allocations(picture.snapshot)
     if allocations is None:
         return None
     machine, remembered = picture.snapshot.machine, picture.snapshot.ledger.mig_parents or {}

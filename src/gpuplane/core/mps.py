@@ -16,6 +16,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.health.context import health_context
 from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.inventory.resources import node_resources
@@ -60,7 +61,7 @@ ASSUMED_READY_NOTE = (
 def desired_daemons(snapshot: Snapshot) -> WantedDaemons | None:
     """The daemons that this node should run; None while too little is known."""
     machine, settings = snapshot.machine, snapshot.config.settings
-    if machine is None or machine.gpus is None or settings is None or snapshot.allocations is None:
+    if machine is None or machine.gpus is None or settings is None or (held := held_allocations(snapshot)) is None:
         return None
     unavailable, share_layouts = (
         _unavailable_device_uuids(without_allocations(snapshot)),
@@ -68,7 +69,7 @@ def desired_daemons(snapshot: Snapshot) -> WantedDaemons | None:
     )
     clients = {
         (_daemon_of_id(each.resource, id), unit_of(id))
-        for each in snapshot.allocations
+        for each in held
         for id in each.devices
         if id != unit_of(id) and _may_be_client(share_layouts.get(unit_of(id)))  # else it is a share of another kind
     }
@@ -76,11 +77,11 @@ def desired_daemons(snapshot: Snapshot) -> WantedDaemons | None:
         unit_of(id) for name, id in withheld_reasons(snapshot) if (_daemon_of_id(name, id), unit_of(id)) not in clients
     }
     others |= withdrawn_units(snapshot).keys() - {unit for _, unit in clients}
-    held = sorted({name for name, _ in clients})
+    in_use = sorted({name for name, _ in clients})
     resources, _ = node_resources(snapshot, settings)
     return WantedDaemons(
         daemons=_build_daemon_per_resource_or_mig.of(snapshot, resources, machine, settings, unavailable | others),
-        daemons_in_use=tuple(held),
+        daemons_in_use=tuple(in_use),
     )
 
 

@@ -56,7 +56,7 @@ ALLOCATION_LISTING_DELAY = 10.0
 
 def step(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
     """The snapshot after a fact, at `now` (CLOCK_BOOTTIME seconds); the same object where nothing changed."""
-    changed = _with_claims(snapshot, _apply_elapsed_time(_apply_fact(snapshot, fact, now), now), now)
+    changed = _apply_elapsed_time(_apply_fact(snapshot, fact, now), now)
     started = partitions.update_partitions(timeslices.start_next_try(changed, now), now)
     after = _update_layouts_in_ledger(snapshot, started)
     return snapshot if after == snapshot else after.but(generation=snapshot.generation + 1)
@@ -152,13 +152,6 @@ def _mark_not_observed_since_release(snapshot: Snapshot, now: float) -> Snapshot
     return _with_health(snapshot.but(machine=machine), health)
 
 
-def _with_claims(before: Snapshot, after: Snapshot, now: float) -> Snapshot:
-    """The snapshot with the devices that are promised to claims among its allocations."""
-    if (after.allocations, after.ledger.claims) == (before.allocations, before.ledger.claims):
-        return after
-    return after.but(allocations=preparing.allocations_with_claims(after, now))
-
-
 def _update_layouts_in_ledger(before: Snapshot, after: Snapshot) -> Snapshot:
     """The snapshot with the GPU of each MIG device, and the layout of each shared unit, in its ledger."""
     if after.allocations is None or _share_layout_inputs(after) == _share_layout_inputs(before):
@@ -204,13 +197,9 @@ def _allocations_not_listed_yet(
     earlier grant is replaced by what the list shows of it, or is over if kubelet has had the time to list it.
     """
     for each in known_allocations:
-        if (
-            each.granted_at
-            and not each.claim
-            and (
-                each.granted_at >= asked_at
-                or (each.granted_at > asked_at - ALLOCATION_LISTING_DELAY and not _is_listed(each, listed))
-            )
+        if each.granted_at and (
+            each.granted_at >= asked_at
+            or (each.granted_at > asked_at - ALLOCATION_LISTING_DELAY and not _is_listed(each, listed))
         ):
             yield each
 

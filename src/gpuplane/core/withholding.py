@@ -25,6 +25,7 @@ no unit's, but begins with a GPU's UUID, is another plugin's name for a part of 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.inventory.resources import node_resources
 from gpuplane.core.kinds.nvidia.gpu import gpu_uuid_in_mig_uuid, is_mig_uuid
 from gpuplane.core.shares import is_share, unit_of
@@ -53,13 +54,13 @@ def withheld_reasons(snapshot: Snapshot) -> Mapping[OfferedId, Reason]:
 
     {} before enough is known.
     """
-    settings, ledger = snapshot.config.settings, snapshot.ledger
-    if settings is None or snapshot.allocations is None:
+    settings, ledger, held = snapshot.config.settings, snapshot.ledger, held_allocations(snapshot)
+    if settings is None or held is None:
         return {}
     resources, _ = node_resources(snapshot, settings)
     index = offered_index.of(snapshot, resources)
     locations = mig_topology.of(snapshot, snapshot.gpus, ledger.mig_parents)
-    return overlap_reasons(index, snapshot.allocations, locations, ledger.share_layouts or {})
+    return overlap_reasons(index, held, locations, ledger.share_layouts or {})
 
 
 class MigTopology(Value):

@@ -103,7 +103,7 @@ def is_urgent(snapshot: Snapshot) -> bool:
         or _awaits_end_of_pods(snapshot)
         or any_device_awaits_container_end(snapshot)
         or awaits_holders(snapshot)
-        or any(each.granted_at and not each.claim for each in snapshot.allocations or ())
+        or any(each.granted_at for each in snapshot.allocations or ())
         or any(status.state != "ok" for _, status in snapshot.statuses.of_kind("plugin"))
     )
 
@@ -111,9 +111,8 @@ def is_urgent(snapshot: Snapshot) -> bool:
 def _awaits_end_of_pods(snapshot: Snapshot) -> bool:
     """Whether a device is withheld for anything but a prepared claim."""
     prepared = {str(each.claim) for each in (snapshot.ledger.claims or {}).values()}
-    known = {(each.resource, each.holder) for each in snapshot.allocations or () if each.claim in prepared}
     holders = (reason.holder for reason in withheld_reasons(snapshot).values())
-    return any(each is None or (each.resource, each.pod) not in known for each in holders)
+    return any(each is None or each.claim not in prepared for each in holders)
 
 
 def _is_unknown(snapshot: Snapshot) -> bool:

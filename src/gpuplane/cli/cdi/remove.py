@@ -13,6 +13,7 @@ from gpuplane.cli.agent import CDI
 from gpuplane.cli.connection import NoAgent, show, state_dir
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say, told
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.host.cdi.directory import OURS, remove
 from gpuplane.kubelet.podresources import read_allocations
@@ -80,14 +81,15 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
             unknown = f"no agent runs here, and no file below {kubelet_root} shows which devices containers hold"
             return f"{unknown}: set --kubelet-root to kubelet's directory"
         return _held(held)
-    if snapshot.allocations is None:
+    holding = held_allocations(snapshot)
+    if holding is None:
         return "the agent that runs here does not know yet which devices containers hold: try again later"
-    if desired_specs(snapshot) and not snapshot.allocations:
+    if desired_specs(snapshot) and not holding:
         return (
             "the running agent would write the specifications again: stop the agent first, or configure "
             "another deviceListStrategy"
         )
-    return _held(snapshot.allocations)
+    return _held(holding)
 
 
 def _held(allocations: Iterable[Allocation]) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.gpuplan import GpuPlan, describe_change, plan_gpu
 from gpuplane.core.partitions.holders import HeldParts, held_parts
@@ -85,7 +86,7 @@ def plan_lines(planned: Planned) -> list[Text]:
 
 
 def _planned(snapshot: Snapshot, gpu: Gpu, request: LayoutRequest) -> PlannedGpu:
-    held = held_parts(gpu, snapshot.allocations or (), snapshot.ledger.mig_parents or {})
+    held = held_parts(gpu, held_allocations(snapshot) or (), snapshot.ledger.mig_parents or {})
     made = partition_states(snapshot).get(gpu.uuid, NO_STATE).made
     plan = plan_gpu(
         gpu, request.layouts[gpu.uuid], held, made, mode_only=request.mode_only, skip_reset=request.skip_reset

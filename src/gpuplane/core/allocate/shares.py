@@ -7,6 +7,7 @@ preference, for example if it aligns devices to NUMA nodes. So its choice is che
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.shares import MIB_PER_MEMORY_UNIT
 from gpuplane.core.text import format_memory
@@ -41,7 +42,7 @@ def _free_devices_for_request(
     snapshot: Snapshot, resource: Resource, requested: Collection[OfferedDevice]
 ) -> list[OfferedDevice]:
     """The devices that this request could have: available ones that no other container holds."""
-    held = {id for each in snapshot.allocations or () if each.resource == resource.name for id in each.devices}
+    held = {id for each in held_allocations(snapshot) or () if each.resource == resource.name for id in each.devices}
     held -= {device.id for device in requested}
     return [device for device in resource.devices if not device.reasons and device.id not in held]
 

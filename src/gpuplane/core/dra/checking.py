@@ -37,7 +37,7 @@ def doubtful_claims(snapshot: Snapshot) -> DoubtfulClaims:
 def _doubtful_claims(
     claims: Mapping[str, PreparedClaim], allocations: tuple[Allocation, ...], driver: str, ended: Mapping[str, float]
 ) -> DoubtfulClaims:
-    listed = {each.claim for each in allocations if each.claim and not each.granted_at and each.resource == driver}
+    listed = {each.claim for each in allocations if each.claim and each.resource == driver}
     promised = {str(claim.claim) for claim in claims.values()}
     return DoubtfulClaims(
         unlisted={uid: claim.claim for uid, claim in claims.items() if str(claim.claim) not in listed},

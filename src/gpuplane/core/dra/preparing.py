@@ -9,7 +9,7 @@ way: a pod that was force-deleted may still run. Admin access is beside others, 
 Sick devices are promised all the same: a taint has kept those away that do not tolerate it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from gpuplane.core.containers.cdi.names import qualified_name
 from gpuplane.core.dra.claimspecs import claim_fingerprints, claim_specs, omission_reasons
@@ -30,7 +30,7 @@ from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, Pr
 from gpuplane.model.config import DraSettings
 from gpuplane.model.machine import Gpu
 from gpuplane.model.reasons import Holder, Reason, ReasonCode, ReasonKind
-from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CLAIM_FILES, STATE_DIRECTORY
 from gpuplane.model.text import Text
 
@@ -260,27 +260,3 @@ def _in_use(snapshot: Snapshot, gpu: Gpu, claim: ClaimName) -> Reason | None:
 
 def _reason(code: ReasonCode, text: Text, kind: ReasonKind = "problem") -> Reason:
     return Reason(kind=kind, text=text, code=code)
-
-
-def allocations_with_claims(snapshot: Snapshot, now: float) -> tuple[Allocation, ...] | None:
-    """What containers hold, with the devices that are promised to claims and that kubelet does not list yet.
-
-    None while kubelet has listed nothing.
-    """
-    if snapshot.allocations is None:
-        return None
-    promised = {each.claim: each for each in snapshot.allocations if each.claim and each.granted_at}
-    others = tuple(each for each in snapshot.allocations if not (each.claim and each.granted_at))
-    listed = {(each.claim, unit) for each in others if each.claim for unit in each.devices}
-    return (*others, *_promised(snapshot, promised, listed, now))
-
-
-def _promised(
-    snapshot: Snapshot, before: dict[str, Allocation], listed: set[tuple[str, str]], now: float
-) -> Iterator[Allocation]:
-    for claim in (snapshot.ledger.claims or {}).values():
-        name = str(claim.claim)
-        units = dict.fromkeys(each.unit for each in claim.devices if not each.allocated.is_admin)
-        if left := tuple(unit for unit in units if (name, unit) not in listed):
-            since = before[name].granted_at if name in before else now
-            yield Allocation(resource=claim.driver, devices=left, granted_at=since, claim=name)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.kinds.nvidia.faults import CODES_THAT_HIDE_OTHERS
 from gpuplane.core.partitions.desired import DesiredLayouts, desired_layouts
 from gpuplane.core.partitions.gpuplan import GpuPlan, plan_gpu
@@ -59,7 +60,7 @@ def plan_of_gpu(snapshot: Snapshot, gpu: Gpu, desired: DesiredLayouts, state: Gp
     before, held_before, plan = memory.get(gpu.uuid, (None, HeldParts(), NO_PLAN))
     if before == question and plan.is_done:
         return plan
-    held = held_parts(gpu, snapshot.allocations or (), snapshot.ledger.mig_parents or {})
+    held = held_parts(gpu, held_allocations(snapshot) or (), snapshot.ledger.mig_parents or {})
     if before != question or held != held_before:
         plan = plan_gpu(gpu, layout, held, state.made, mode_only=desired.mode_only, skip_reset=desired.skip_reset)
         memory[gpu.uuid] = question, held, plan
@@ -113,7 +114,7 @@ def gpus_awaiting_layout(snapshot: Snapshot) -> frozenset[str]:
         for gpu in snapshot.gpus
         if gpu.uuid in unfinished
         and _is_followed(states.get(gpu.uuid, NO_STATE))
-        and not held_parts(gpu, snapshot.allocations or (), parents).anyone
+        and not held_parts(gpu, held_allocations(snapshot) or (), parents).anyone
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.desired import desired_layouts
 from gpuplane.core.partitions.gpuplan import GpuPlan, describe_change
@@ -61,7 +62,7 @@ def _progress(snapshot: Snapshot, gpu: Gpu | None, uuid: str) -> GpuProgress:
         return GpuProgress(uuid, _standing_of_failure(state), text, state.problem, next_try_at=next_try)
     if plan.is_done:
         return GpuProgress(uuid, "done")
-    held = held_parts(gpu, snapshot.allocations or (), snapshot.ledger.mig_parents or {})
+    held = held_parts(gpu, held_allocations(snapshot) or (), snapshot.ledger.mig_parents or {})
     if plan.changes:
         if not state.pending and not is_settled(snapshot, uuid, plan, state):
             return _waits_for_kubelet(snapshot, uuid, name)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeVar, get_args
 import msgspec
 
 from gpuplane.core.advertising import missing_information_reason, offer
-from gpuplane.core.allocations import distinct_allocations
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.availability import availability
 from gpuplane.core.devicenames import index_sort_key
 from gpuplane.core.health.devicehealth import health_with_parents
@@ -52,7 +52,7 @@ GIVEN_OUT_STATES: tuple[State, ...] = ("healthy", "suspect", "degraded")
 def node_gpus(snapshot: Snapshot) -> NodeGpus | None:
     """What the annotation is to say; None while it cannot be said, so that what was said last stays."""
     missing = missing_information_reason(snapshot)
-    allocations = distinct_allocations(snapshot)
+    allocations = held_allocations(snapshot)
     if standby_reason(snapshot) or allocations is None or (missing is not None and missing.kind == "waiting"):
         return None
     return _derive_node_gpus.of(

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from gpuplane.core.advertising import missing_kind_reasons, offer
-from gpuplane.core.allocations import distinct_allocations
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.availability import availability, device_health_with_availability
 from gpuplane.core.containers.strategy import decision_if_inputs_known
 from gpuplane.core.faults.overrides import effective_entry
@@ -77,7 +77,7 @@ def _part_state_samples(snapshot: Snapshot) -> Series:
 
 def _held_count_samples_by_resource(snapshot: Snapshot) -> Series:
     counts = Counter[str]()
-    for allocation in distinct_allocations(snapshot) or ():
+    for allocation in held_allocations(snapshot) or ():
         counts[allocation.resource] += len(allocation.devices)
     for resource in offer(snapshot).resources:
         yield {"resource": resource.name}, counts[resource.name]

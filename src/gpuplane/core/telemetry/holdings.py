@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpuplane.core.allocations import distinct_allocations
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.inventory.resources import node_resources
 from gpuplane.core.shares import unit_of
 from gpuplane.core.view import view
@@ -28,7 +28,7 @@ def holdings_by_unit(snapshot: Snapshot) -> Mapping[str, tuple[Holding, ...]]:
     if settings is not None:
         index = offered_index.of(snapshot, node_resources(snapshot, settings)[0])
     found: dict[str, list[Holding]] = {}
-    for allocation in distinct_allocations(snapshot) or ():
+    for allocation in held_allocations(snapshot) or ():
         counts: dict[str, list[str]] = {}
         for id in allocation.devices:
             unit = index.unit_of(allocation.resource, id) if index is not None else unit_of(id)

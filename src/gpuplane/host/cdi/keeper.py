@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.containers.cdi.desiredspecs import (
     conflict_statuses,
     desired_spec_of_file,
@@ -85,8 +86,8 @@ class Keeper:
     def _given(self) -> object:
         """All that a round goes by. It changes by a round that writes; so the next one sees what came of it."""
         snapshot = self.node.snapshot
-        glance = disk.glance(self.directory)
-        return _wanted(snapshot), snapshot.machine, snapshot.devices, snapshot.allocations, snapshot.config, glance
+        held, glance = held_allocations(snapshot), disk.glance(self.directory)
+        return _wanted(snapshot), snapshot.machine, snapshot.devices, held, snapshot.config, glance
 
     async def round(self) -> bool:
         """Make the files what they shall be, and say what they are then; whether that is one and the same."""

@@ -14,6 +14,7 @@ Rules that must not change:
 
 from collections.abc import Collection, Iterator, Mapping
 
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.containers.cdi import specstatus as condition
 from gpuplane.core.containers.cdi.driverfiles import LIBCUDA_PREFIX
 from gpuplane.core.containers.cdi.names import (
@@ -216,13 +217,14 @@ def _is_runtime_unknown(snapshot: Snapshot) -> bool:
 
 def _may_be_held(snapshot: Snapshot, kind: str, device: CdiDevice) -> bool:
     """Whether some container may hold a device, as far as is known."""
-    if snapshot.allocations is None:
+    held = held_allocations(snapshot)
+    if held is None:
         return True
     vendor, name = kind.split("/")
     unit_id = PLAIN_KINDS[name].unit_id(device.name) if vendor == PLAIN_VENDOR else device.name
     if vendor == PLAIN_VENDOR or (kind == GPU_KIND and kind_of(unit_id) is GPU):
-        return unit_id in _held_units.of(snapshot, snapshot.allocations)
-    return bool(snapshot.allocations)
+        return unit_id in _held_units.of(snapshot, held)
+    return bool(held)
 
 
 @part_view

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpuplane.core.allocations import distinct_allocations
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.availability import availability
 from gpuplane.core.health.absence import last_listing
 from gpuplane.core.health.context import device_record, devices_of_kind
@@ -61,7 +61,7 @@ class _DeviceInspector:
         for resource in state.offer.resources:
             for each in resource.devices:
                 self.offered_by_device.setdefault(each.unit.index or each.unit.id, (resource.name, []))[1].append(each)
-        self.allocations_by_unit = _allocations_by_unit(distinct_allocations(state.snapshot))
+        self.allocations_by_unit = _allocations_by_unit(held_allocations(state.snapshot))
 
     def inspect_all_devices(self) -> Iterator[Device]:
         there = set()

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gpuplane.core.advertising import missing_kind_reasons
-from gpuplane.core.allocations import distinct_allocations
+from gpuplane.core.allocations import held_allocations
 from gpuplane.core.availability import device_health_with_availability
 from gpuplane.core.commands import TAKE, WITHDRAW, command_line
 from gpuplane.core.containers.strategy import decision_if_inputs_known
@@ -147,7 +147,7 @@ def _inspect_kinds(snapshot: Snapshot) -> Iterator[Kind]:
 
 
 def _inspect_resources(state: NodeState) -> Iterator[Resource]:
-    allocations = distinct_allocations(state.snapshot)
+    allocations = held_allocations(state.snapshot)
     held = Counter(each.resource for each in allocations or () for _ in each.devices)
     for resource in state.offer.resources:
         healthy = sum(not device.reasons for device in resource.devices)

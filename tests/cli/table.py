@@ -357,15 +357,6 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--runtime contanerd", 2, "Did you mean 'containerd'?"),
         Row("--runtime docker --set-as-default", 2, "--set-as-default"),
     ),
-    "sandbox chaos": (
-        Row("--minutes 0.001 --machine {two}", says="seed", once=True),
-        Row("--minutes 0.001 --machine {two} --json", once=True),
-        Row("--minutes 0.001 --machine {here}/none.yaml", 1, "No such file or directory"),
-        Row("--minutes x", 2, "'x'"),
-        Row("--minutes nan", 2, "'nan' is not a number of minutes"),
-        Row("--minutes 1e9", 2, "not in the range"),
-        Row("--probe-period 0s", 2, "'0s' is too short: at least 50ms"),
-    ),
     "sandbox kubelet": (
         Row("--root {fresh}/k", says="kubelet has stopped", typed="help\nls\n"),
         Row("--root {fresh}/k --json", says="stopped"),

@@ -22,10 +22,10 @@ def test_what_is_no_time_is_refused_with_examples(written: str, golden: Golden) 
     golden(refused.value.message)
 
 
-@pytest.mark.parametrize("written", ["0s", "49ms", "1.5h"])
+@pytest.mark.parametrize("written", ["0s", "1.5h"])
 def test_a_time_out_of_bounds_is_refused_with_the_bound(written: str, golden: Golden) -> None:
     with pytest.raises(click.BadParameter) as refused:
-        Duration(0.05, 3600).convert(written, None, None)
+        Duration(3600).convert(written, None, None)
     golden(refused.value.message)
 
 

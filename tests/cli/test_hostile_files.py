@@ -23,7 +23,6 @@ COMMANDS = {
     "mig apply --hooks": ("mig", "apply", "-c", "all-disabled", "--machine", "dgx-a100", "--hooks", "PATH"),
     "mig restore": ("mig", "restore", "-f", "PATH", "--machine", "dgx-a100"),
     "simulate --nodes": ("simulate", "--nodes", "PATH", "--pods", "GOOD"),
-    "sandbox chaos": ("sandbox", "chaos", "--machine", "PATH"),
 }
 
 

@@ -40,7 +40,7 @@ def ended(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
         ("chose", "No such command 'chose'. Did you mean 'choose'?"),
         ("cdi lst", "No such command 'lst'. Did you mean 'list'?"),
         ("health drian 0", "No such command 'drian'. Did you mean 'drain'?"),
-        ("sandbox chaos --minuts 3", "No such option '--minuts'. Did you mean '--minutes'?"),
+        ("sandbox kubelet --roof 3", "No such option '--roof'. Did you mean '--root'?"),
         ("choose --machine t4 --size 1 --policy pakced", "Did you mean 'packed'?"),
         ("completion bas", "Did you mean 'bash'?"),
     ],

@@ -1,9 +1,7 @@
 """Commands that are ended by a signal: nothing is left behind, and the exit status is 128 + its number."""
 
-import json
 import os
 import pty
-import re
 import subprocess
 import sys
 import tempfile
@@ -20,8 +18,6 @@ import pytest
 DEADLINE = 120.0
 """Seconds for anything that comes at once where nothing else runs."""
 DEMO = ("demo",)
-CHAOS = ("sandbox", "chaos", "--minutes", "60", "--seed", "5")
-HOLDINGS = (*CHAOS, "--play", "holdings")
 GENERATE = ("cdi", "generate", "--machine", "dgx-a100", "--output")
 
 
@@ -100,7 +96,7 @@ def serving(run: Run) -> bool:
 
 def playing(run: Run) -> bool:
     """It is in the midst of it."""
-    return bool(re.search("Another pod comes|burst [2-9]", run.output()))
+    return "Another pod comes" in run.output()
 
 
 @pytest.fixture
@@ -129,65 +125,24 @@ def runs(root: Path) -> Iterator[Callable[..., Run]]:
 
 
 @pytest.mark.parametrize(
-    ("words", "moment", "number"),
-    [
-        (DEMO, begun, SIGTERM),
-        (DEMO, directory, SIGTERM),
-        (DEMO, agent, SIGHUP),
-        (DEMO, playing, SIGINT),
-        (CHAOS, directory, SIGHUP),
-        (CHAOS, agent, SIGINT),
-        (CHAOS, playing, SIGTERM),
-        (HOLDINGS, serving, SIGTERM),
-        (HOLDINGS, playing, SIGINT),
-    ],
-    ids=lambda each: each[-1] if isinstance(each, tuple) else each.__name__ if callable(each) else each.name,
+    ("moment", "number"),
+    [(begun, SIGTERM), (directory, SIGTERM), (agent, SIGHUP), (serving, SIGTERM), (playing, SIGINT)],
+    ids=lambda each: each.__name__ if callable(each) else each.name,
 )
-def test_nothing_is_left_behind(
-    runs: Callable[..., Run], words: tuple[str, ...], moment: Callable[[Run], bool], number: Signals
-) -> None:
-    """At any moment. A play tells what it has seen."""
-    run = runs(*words)
+def test_nothing_is_left_behind(runs: Callable[..., Run], moment: Callable[[Run], bool], number: Signals) -> None:
+    """At any moment."""
+    run = runs(*DEMO)
     run.until(moment)
     run.process.send_signal(number)
 
     assert run.ended() == 128 + number, run.output()
     assert [*run.temporary.iterdir()] == []
     assert "Traceback" not in run.output()
-    assert "BROKEN" not in run.output()
-    if words is not DEMO:
-        machine = words[words.index("--seed") + 1]
-        assert machine in run.output()
-        assert f"{number.name}\n" in run.output()
 
 
-def test_a_play_that_is_ended_is_a_document_all_the_same(runs: Callable[..., Run]) -> None:
-    """With what was done until then."""
-    run = runs(*CHAOS, "--json")
-    run.until(serving)
-    run.process.terminate()
-
-    assert run.ended() == 128 + SIGTERM
-    summary = json.loads(run.output())
-    assert (summary["ended_by"], summary["broken"]) == ("SIGTERM", "")
-    assert summary["minutes"] < 60
-
-
-def test_ctrl_c_is_for_the_play_and_not_for_its_agent(runs: Callable[..., Run]) -> None:
-    """A terminal sends it to every process in its foreground: nothing is broken by that."""
-    run = runs(*CHAOS)
-    run.until(serving)
-    os.killpg(run.process.pid, SIGINT)
-
-    assert run.ended() == 130, run.output()
-    assert "SIGINT\n" in run.output()
-    assert "BROKEN" not in run.output()
-
-
-@pytest.mark.parametrize("words", [DEMO, CHAOS, HOLDINGS])
-def test_the_second_ctrl_c_ends_it_at_once(runs: Callable[..., Run], words: tuple[str, ...]) -> None:
+def test_the_second_ctrl_c_ends_it_at_once(runs: Callable[..., Run]) -> None:
     """And takes away the same."""
-    run = runs(*words)
+    run = runs(*DEMO)
     run.until(serving)
     run.process.send_signal(SIGINT)
     run.process.send_signal(SIGINT)
@@ -268,11 +223,10 @@ def hang_up(run: Run, terminal: int) -> None:
     run.process.resume()
 
 
-@pytest.mark.parametrize("words", [DEMO, CHAOS])
-def test_a_terminal_that_is_closed_ends_it(runs: Callable[..., Run], words: tuple[str, ...]) -> None:
+def test_a_terminal_that_is_closed_ends_it(runs: Callable[..., Run]) -> None:
     """Nothing can be printed any more, and nothing is left behind."""
     ours, theirs = pty.openpty()
-    run = runs(*words, stdout=theirs)
+    run = runs(*DEMO, stdout=theirs)
     os.close(theirs)
     run.until(agent)
     hang_up(run, ours)

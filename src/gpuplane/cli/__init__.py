@@ -28,7 +28,7 @@ COMMANDS = {
     "placement": "which pods to move, and why a pod goes where it goes, in a whole cluster",
     "runbook": "what an alert means, and what to do",
     "runtime": "make this node's container runtime accept CDI devices",
-    "sandbox": "an embedded kubelet, and chaos tests, on any machine",
+    "sandbox": "an embedded kubelet, on any machine",
     "simulate": "what placement policies do with the nodes and pods of a trace",
     "slices": "the ResourceSlices of a node, and what the API server has of them",
 }

@@ -10,17 +10,17 @@ import click
 
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 PAIRS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-LONGEST = 3650 * 86400.0
-"""Seconds: ten years."""
+SHORTEST, LONGEST = 0.001, 3650 * 86400.0
+"""Seconds: a millisecond, ten years."""
 
 
 class Duration(click.ParamType[float]):
-    """A time as people write it: "50ms", "90s", "10m", "2h", "1d". Converted to seconds, of which it has bounds."""
+    """A time as people write it: "50ms", "90s", "10m", "2h", "1d". Converted to seconds, `most` of them."""
 
     name = "duration"
 
-    def __init__(self, least: float = 0.001, most: float = LONGEST) -> None:
-        self.least, self.most = least, most
+    def __init__(self, most: float = LONGEST) -> None:
+        self.most = most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
         if isinstance(value, float):
@@ -29,8 +29,8 @@ class Duration(click.ParamType[float]):
         if parts is None:
             self.fail(f"{value!r} is not a duration: write 90s, 10m, 2h or 1d", param, ctx)
         found = float(parts[1]) * UNITS[parts[2]]
-        if found < self.least:
-            self.fail(f"{value!r} is too short: at least {written(self.least)}", param, ctx)
+        if found < SHORTEST:
+            self.fail(f"{value!r} is too short: at least {written(SHORTEST)}", param, ctx)
         if found > self.most:
             self.fail(f"{value!r} is too long: at most {written(self.most)}", param, ctx)
         return found

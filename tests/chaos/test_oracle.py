@@ -1,14 +1,15 @@
-"""The oracle of chaos: what it expects to be shown, on a machine small enough to see that it is right."""
+"""The oracle of chaos: what it demands, on a machine small enough to see that it is right.
+
+What it demands too much breaks a play. An oracle that demands too little breaks none: that is held here.
+"""
 
 from typing import Any
 
 import pytest
 
 from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, InjectedFailure, MachineFile, Mig, MigDevice
-from gpuplane.sandbox.chaos import oracle
-from gpuplane.sandbox.chaos.belief import Belief
-from gpuplane.sandbox.chaos.checks import contradiction
-from tests.golden import Golden
+from tests.chaos import oracle
+from tests.chaos.belief import Belief
 
 DEVICES = tuple(MigDevice(uuid=f"MIG-{n}", profile="3g.40gb", gpu_instance=n + 1, mig_index=n) for n in range(2))
 WELL = MachineFile(
@@ -72,11 +73,6 @@ def world() -> World:
     return World()
 
 
-def test_all_is_well_at_first(world: World) -> None:
-    """And each unit is what can be given out: MIG devices instead of their GPU."""
-    assert world.verdicts() == dict.fromkeys(ALL, "Healthy")
-
-
 def test_a_fault_takes_its_scope_and_nothing_else(world: World) -> None:
     """The GPU with all its MIG devices, one of these alone, or the node with everything."""
     world.happen("xid-94", 2, gpu_instance=1, pids=(7,))
@@ -92,15 +88,6 @@ def test_a_fault_takes_its_scope_and_nothing_else(world: World) -> None:
 
     world.edit(failures=(InjectedFailure("hang"),))
     assert world.ill() == ALL
-
-
-def test_what_only_degrades_or_is_noted_takes_nothing(world: World) -> None:
-    """It is served."""
-    world.show(0, "thermal-slowdown", "remap-pending")
-    world.happen("xid-31", 1)
-    world.edit(failures=(InjectedFailure("crash"),))
-
-    assert world.ill() == set()
 
 
 def test_a_reset_ends_what_happened_before_it_alone(world: World) -> None:
@@ -128,17 +115,6 @@ def test_a_process_has_to_end_even_after_a_reset(world: World) -> None:
     assert world.ill() == {"GPU-0"}
 
     world.edit(processes=())
-    assert world.ill() == set()
-
-
-def test_a_reset_stands_in_for_the_end_of_a_pod(world: World) -> None:
-    """None of its processes that ran on the GPU before goes on after it."""
-    world.belief = oracle.ran(world.belief, frozenset({"pod"}), False, world.now)
-    world.happen("xid-94", 0, holders={"GPU-0": frozenset({"pod"})})
-    assert world.ill() == {"GPU-0"}
-
-    world.show(0, "recovery-reset")
-    world.show(0)
     assert world.ill() == set()
 
 
@@ -217,18 +193,6 @@ def test_each_relapse_doubles_the_time_that_a_recovery_may_take(world: World) ->
     assert due == [4 * PERIOD, 8 * PERIOD, 16 * PERIOD]
 
 
-def test_what_has_to_be_shown_for_a_while_is_not_sure_at_once(world: World) -> None:
-    """Also where the same befell it before: until kubelet was shown it, it may still be shown healthy."""
-    for _ in range(2):
-        world.edit(failures=(InjectedFailure("hang"),))
-        assert world.ill() == ALL
-        assert not world.belief.surely_ill("GPU-0", world.now)
-        world.quiet()
-        assert world.belief.surely_ill("GPU-0", world.now)
-        world.edit(failures=())
-        world.quiet()
-
-
 def test_a_drain_is_kept_until_its_end(world: World) -> None:
     """Around it the device may be shown either way."""
     world.belief = oracle.drained(world.belief, "GPU-2", world.now + 10)
@@ -237,45 +201,3 @@ def test_a_drain_is_kept_until_its_end(world: World) -> None:
     assert world.verdicts()["MIG-0"] == "either"
     world.now += 10
     assert world.ill() == set()
-
-
-def test_a_lie_contradicts_it(world: World, golden: Golden) -> None:
-    """A device that nothing befell and is shown unhealthy, and an ill one that is shown healthy, at any moment."""
-    world.show(0, "gpu-lost")
-    world.quiet()
-    always = (world.belief,) * 3
-
-    assert contradiction("GPU-0", "Unhealthy", always, world.now) == ""
-    assert contradiction("GPU-1", "Healthy", always, world.now) == ""
-    golden(contradiction("GPU-1", "Unhealthy", always, world.now), "healthy, and shown unhealthy")
-    golden(contradiction("GPU-0", "Healthy", always, world.now), "unhealthy, and shown healthy")
-
-
-def test_what_is_shown_for_the_node_or_a_drain_says_nothing_of_a_fault_that_is_only_suspect(world: World) -> None:
-    """When those are over before its patience is, kubelet may be shown it healthy once more."""
-    world.show(0, "fabric-pending")
-    world.edit(faults=(Fault("driver-missing", "gone"),))
-    world.belief = oracle.drained(world.belief, "GPU-1", None)
-    view = dict.fromkeys(ALL, "Unhealthy")
-
-    soon = oracle.confirmed(world.belief, view, world.belief.part("GPU-0").since + 0.5)
-    later = oracle.confirmed(world.belief, view, world.belief.part("GPU-0").since + 10)
-
-    assert not soon.part("GPU-0").confirmed
-    assert later.part("GPU-0").confirmed
-
-
-def test_what_is_in_doubt_is_not_decided_while_the_process_runs_that_it_befell(world: World) -> None:
-    """A reset within the same look may have ended it: then the GPU is well once the process has ended."""
-    world.edit(processes=(GpuProcess(0, 7),))
-    world.show(0, "recovery-reset")
-    incident = Incident(0, "xid-64", kernel_log_number=world.incidents, pids=(7,))
-    world.file = world.file.but(incidents=(*world.file.incidents, incident))
-    world.show(0)
-    world.quiet(GPU0="Unhealthy")
-    assert world.verdicts()["GPU-0"] == "either"
-
-    world.edit(processes=())
-    assert world.verdicts()["GPU-0"] == "either"
-    world.quiet(GPU0="Unhealthy")
-    assert world.verdicts()["GPU-0"] == "Unhealthy"

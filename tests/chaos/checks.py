@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from gpuplane.core.shares import unit_of
-from gpuplane.sandbox.chaos.belief import Belief
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.endpoint import Endpoint
+from tests.chaos.belief import Belief
 
 
 def contradiction(unit: str, health: str, beliefs: tuple[Belief, ...], now: float) -> str:

@@ -1,4 +1,4 @@
-"""Chaos: a node under random faults, restarts and recoveries, and what must hold all the while.
+"""Chaos: a node under random faults, restarts and recoveries, and what must hold all the while. CONTRIBUTING.md.
 
 `plan` says what is done, in `steps`, as a function of a seed; `oracle` what kubelet has to be shown, by a `belief` of
 how all stands; `play` does the one on a real agent and an embedded kubelet (`site`), and checks it by the other.
@@ -6,10 +6,3 @@ how all stands; `play` does the one on a real agent and an embedded kubelet (`si
 `holdings` is a second play, of what containers hold: `turns` is its plan, `setups` has its machines and configurations,
 `damage` what becomes of state files, `given` what must hold.
 """
-
-from gpuplane.sandbox.chaos.holdings import Holdings
-from gpuplane.sandbox.chaos.play import Chaos
-from gpuplane.sandbox.chaos.site import Broken
-from gpuplane.sandbox.chaos.summary import HoldingsSummary, Moment, Summary
-
-__all__ = ["Broken", "Chaos", "Holdings", "HoldingsSummary", "Moment", "Summary"]

@@ -8,7 +8,7 @@ that is held. At quiet moments all pods end, and then everything has to be offer
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from fractions import Fraction
@@ -21,17 +21,15 @@ from gpuplane.model.control import GetNodeState, NodeState
 from gpuplane.model.machine import MachineFile
 from gpuplane.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
-from gpuplane.sandbox.chaos import setups
-from gpuplane.sandbox.chaos.damage import damage, remove, repair
-from gpuplane.sandbox.chaos.given import Given, given_twice
-from gpuplane.sandbox.chaos.site import FOREVER, Broken, ask, within
-from gpuplane.sandbox.chaos.summary import HoldingsSummary, Moment
-from gpuplane.sandbox.chaos.turns import Edits, Round, rounds
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from gpuplane.sandbox.scratch import Scratch
+from tests.chaos import setups
+from tests.chaos.damage import damage, remove, repair
+from tests.chaos.given import Given, given_twice
+from tests.chaos.site import FOREVER, Broken, ask, within
+from tests.chaos.story import story
+from tests.chaos.turns import Edits, Round, rounds
 
-TOLD = 60
-"""Steps, and lines of the logs, that a story ends with."""
 ROOM = 3.0
 """Seconds for what was withheld to be offered again, before the story goes on without."""
 BOTH = 3.0
@@ -39,28 +37,26 @@ BOTH = 3.0
 
 
 class Holdings:
-    """One play. `machine` is its name, `described` what it is like."""
+    """One play, on a machine, for so many seconds."""
 
-    def __init__(self, machine: str, described: MachineFile, seed: int, minutes: float) -> None:
-        self.machine, self.seed, self.minutes = machine, seed, minutes
-        self.plan, self.file = rounds(seed), setups.prepared(described)
+    def __init__(self, machine: MachineFile, seed: int, seconds: float) -> None:
+        self.seed, self.seconds = seed, seconds
+        self.plan, self.file = rounds(seed), setups.prepared(machine)
         self.setups, self.rivals = setups.setups(self.file.gpus or ()), setups.rival()
         self.setup = self.setups[0]
         self.layouts = {gpu.uuid: setups.OFF for gpu in self.file.gpus or ()}
         self.given: dict[str, Given] = {}  # by the pod's key
         self.injections, self.checks = Counter[str](), Counter[str]()
-        self.steps = deque[str](maxlen=TOLD)
+        self.steps = list[str]()
         self.rounds = self.pods = self.mark = self.others = 0
-        self.slowest, self.began = 0.0, time.monotonic()
-        self.scratch = Scratch()
-        self.broken = ""
+        self.began = time.monotonic()
         self.agents: dict[str, Agent] = {}  # those that live, and those that end by themselves: name → process
         self.living: list[Agent] = []  # those, and the ones that are being ended
-        self.logs = deque[str](maxlen=TOLD)  # of agents that are over
+        self.logs = list[str]()  # of agents that are over
 
-    async def play(self) -> AsyncIterator[Moment]:
-        """The play, round by round. Raises Broken."""
-        with self.scratch as self.root:
+    async def play(self) -> AsyncIterator[int]:
+        """The play: the number of each round once it is over. Raises Broken, with the story."""
+        with Scratch() as self.root:
             self.kubelet = Kubelet(self.root / "k", seed=self.seed)
             self._write()
             self.began = time.monotonic()
@@ -68,40 +64,22 @@ class Holdings:
                 await stack.enter_async_context(self.kubelet)
                 stack.push_async_callback(self._leave)
                 try:
-                    async for moment in self._rounds():
-                        yield moment
+                    async for number in self._rounds():
+                        yield number
                 except (Broken, TimeoutError) as broken:
-                    self.broken = str(broken)
-                    raise Broken(self.broken) from None
+                    logs = (*self.logs, *(line for agent in self.agents.values() for line in agent.log))
+                    raise Broken(story(str(broken), self.steps, logs)) from None
 
-    async def _rounds(self) -> AsyncIterator[Moment]:
+    async def _rounds(self) -> AsyncIterator[int]:
         await self._start("agent", "s")
         await self._settled()
         for each in self.plan:
-            if time.monotonic() - self.began > self.minutes * 60:
+            if time.monotonic() - self.began > self.seconds:
                 break
             self.rounds += 1
             await self._round(each)
-            did = self.steps[-1].partition(": ")[2]
-            yield Moment(self.rounds, time.monotonic() - self.began, self.checks["pods admitted"], did)
+            yield self.rounds
         await self._quiet()
-
-    def summary(self, ended_by: str = "") -> HoldingsSummary:
-        """What has come of it so far. `ended_by`: the signal, where one ended it."""
-        logs = (*self.logs, *(line for agent in self.agents.values() for line in agent.log[-TOLD:]))
-        return HoldingsSummary(
-            machine=self.machine,
-            seed=self.seed,
-            minutes=round((time.monotonic() - self.began) / 60, 2),
-            rounds=self.rounds,
-            injections=dict(sorted(self.injections.items())),
-            checks=dict(sorted(self.checks.items())),
-            slowest_release=round(self.slowest, 2),
-            ended_by=ended_by,
-            broken=self.broken,
-            steps=tuple(self.steps) if self.broken else (),
-            log=logs[-TOLD:] if self.broken else (),
-        )
 
     # what is done
 
@@ -289,7 +267,7 @@ class Holdings:
     def _over(self, agent: Agent) -> None:
         self.living.remove(agent)
         self._scan(agent)
-        self.logs.extend(agent.log[-TOLD:])
+        self.logs.extend(agent.log)
 
     async def _leave(self) -> None:
         await asyncio.gather(*(agent.kill() for agent in self.living))
@@ -350,9 +328,7 @@ class Holdings:
         repair(self.root / "s")
         self._say("all is quiet: every pod has ended")
         await self._settled()
-        began = time.monotonic()
         await self._until(lambda: not self._withheld(), "everything to be offered")
-        self.slowest = max(self.slowest, time.monotonic() - began)
         self.checks["quiet moments"] += 1
         self._check()
         del self.kubelet.trace[:-1000]

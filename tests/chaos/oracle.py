@@ -15,7 +15,7 @@ from gpuplane.core.kinds.nvidia.faults import (
     CODES_THAT_NEED_PROBE,
 )
 from gpuplane.model.machine import Gpu, Incident, InjectedFailure, MachineFile
-from gpuplane.sandbox.chaos.belief import CLOSE, NODE, Belief, Cause, Part, State, drain, entry
+from tests.chaos.belief import CLOSE, NODE, Belief, Cause, Part, State, drain, entry
 
 HEARD = 2.0
 """Seconds within which the agent hears of a pod's end while a fault waits for that: it asks kubelet each second."""

@@ -23,6 +23,8 @@ R = TypeVar("R")
 
 SHARES = 2
 """Shares of each whole GPU."""
+PERIOD = 0.2
+"""Seconds between recovery probes."""
 PATIENCE = 1.0
 """Seconds of patience with a fault that the catalogue gives longer ones."""
 FOREVER = 60.0
@@ -39,9 +41,9 @@ class Broken(Exception):
 class Site:
     """One node. `check` is called while something is waited for, and raises what has broken meanwhile."""
 
-    def __init__(self, root: Path, seed: int, period: float, check: Callable[[], None]) -> None:
+    def __init__(self, root: Path, seed: int, check: Callable[[], None]) -> None:
         self.root, self.check = root, check
-        (root / "config.yaml").write_bytes(msgspec.json.encode(_configuration(period)))
+        (root / "config.yaml").write_bytes(msgspec.json.encode(_configuration()))
         self.kubelet = Kubelet(root / "k", seed=seed)
         self.agent = Agent(
             "--machine", root / "machine.yaml", "--config", root / "config.yaml",
@@ -131,7 +133,7 @@ async def ask(directory: Path, wish: ControlRequest) -> ControlResponse:
         writer.close()
 
 
-def _configuration(period: float) -> dict[str, Any]:
+def _configuration() -> dict[str, Any]:
     """Shares of whole GPUs, MIG devices by their names, and a health that is quick."""
     patient = [code for code, entry in CATALOGUE.items() if entry.grace_period > PATIENCE]
     return {
@@ -139,7 +141,7 @@ def _configuration(period: float) -> dict[str, Any]:
         "flags": {"migStrategy": "mixed"},
         "sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": SHARES}]}},
         "health": {
-            "probePeriod": f"{period * 1000:.0f}ms",
+            "probePeriod": f"{PERIOD * 1000:.0f}ms",
             "faults": {code: {"gracePeriod": f"{PATIENCE * 1000:.0f}ms"} for code in patient},
         },
     }

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
+from gpuplane.hardware.machinefile import read
+from gpuplane.hardware.profiles import find
 from gpuplane.model.machine import Gpu, MachineFile, Mig, MigDevice
 from gpuplane.model.value import Value
 
@@ -30,6 +32,12 @@ class Setup(Value):
     what: str
     content: Mapping[str, Any]
     sizes: Mapping[str, Fraction] = {}
+
+
+def profile(name: str) -> MachineFile:
+    """A built-in machine."""
+    path = find(name)
+    return read(path.read_bytes(), path.name)
 
 
 def prepared(machine: MachineFile) -> MachineFile:

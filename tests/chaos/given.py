@@ -9,7 +9,7 @@ from fractions import Fraction
 
 from gpuplane.core.shares import unit_of
 from gpuplane.model.value import Value
-from gpuplane.sandbox.chaos.setups import OFF
+from tests.chaos.setups import OFF
 
 
 class Given(Value):

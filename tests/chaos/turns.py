@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
 from gpuplane.model.value import Value
-from gpuplane.sandbox.chaos.damage import DAMAGES, PARTS
-from gpuplane.sandbox.chaos.setups import PLACES
+from tests.chaos.damage import DAMAGES, PARTS
+from tests.chaos.setups import PLACES
 
 T = TypeVar("T")
 Happening = Literal["edits", "death", "rival", "successor", "kubelet"]
@@ -57,7 +57,7 @@ LOSSES: tuple[tuple[str, ...], ...] = (*((part,) for part in PARTS), ("mig-paren
 
 def rounds(seed: int) -> Iterator[Round]:
     """Random rounds without end."""
-    chance, number = random.Random(seed), 0  # noqa: S311
+    chance, number = random.Random(seed), 0
     while True:
         number += 1
         edits = _edits(chance)

@@ -15,7 +15,6 @@ class Memory:
     """Samples of the resident memory of one agent after the other, in KiB."""
 
     def __init__(self) -> None:
-        self.begin = self.end = 0
         self.grown = self.seconds = 0.0  # of the lives that are over
         self._born: float | None = None
         self._warm: tuple[float, int] | None = None
@@ -28,21 +27,13 @@ class Memory:
     def add(self, resident: int, now: float) -> None:
         """A sample of the one that lives now."""
         self._born = now if self._born is None else self._born
-        self.begin, self.end = self.begin or resident, resident
         if now >= self._born + WARM:
-            if self._warm is None and not self.seconds:
-                self.begin = resident
             self._warm, self._last = self._warm or (now, resident), (now, resident)
 
     def died(self) -> None:
         """It has been killed; the next one begins anew."""
         self.grown, self.seconds = self._sum()
         self._born = self._warm = self._last = None
-
-    def per_minute(self) -> float:
-        """KiB by which a warm agent grows in a minute."""
-        grown, seconds = self._sum()
-        return grown / seconds * 60 if seconds else 0.0
 
     def check(self, broken: Callable[[str], Exception]) -> None:
         """Raise `broken` where it has grown."""

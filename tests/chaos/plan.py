@@ -13,7 +13,7 @@ import msgspec
 
 from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, InjectedFailure, MachineFile, MigDevice
-from gpuplane.sandbox.chaos.steps import (
+from tests.chaos.steps import (
     Aside,
     Burst,
     Death,
@@ -54,7 +54,7 @@ DRIVER_ERRORS = ("UNKNOWN", "DRIVER_NOT_LOADED", "LIB_RM_VERSION_MISMATCH", "NO_
 
 def bursts(machine: MachineFile, seed: int) -> Iterator[Burst]:
     """What befalls the machine, without end."""
-    plan = Plan(machine, random.Random(seed))  # noqa: S311
+    plan = Plan(machine, random.Random(seed))
     for calm in chain(CALM, repeat(CALM[-1])):
         for number in range(STORMY + calm):
             yield plan.burst(deadly=number < STORMY)

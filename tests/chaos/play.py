@@ -7,22 +7,24 @@ allows. Whatever does not hold raises `Broken`.
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.shares import unit_of
 from gpuplane.model.control import DrainDevice, NodeState, RestoreDevice
 from gpuplane.model.machine import MachineFile
-from gpuplane.sandbox.chaos import oracle
-from gpuplane.sandbox.chaos.belief import Belief
-from gpuplane.sandbox.chaos.checks import contradiction, given_too_often, holders, shown
-from gpuplane.sandbox.chaos.memory import Memory
-from gpuplane.sandbox.chaos.plan import bursts, codes, prepared
-from gpuplane.sandbox.chaos.site import PATIENCE, SHARES, Broken, Site
-from gpuplane.sandbox.chaos.steps import (
+from gpuplane.sandbox.kubelet import Container, Pod, PodRejected
+from gpuplane.sandbox.kubelet.endpoint import Endpoint
+from gpuplane.sandbox.scratch import Scratch
+from tests.chaos import oracle
+from tests.chaos.belief import Belief
+from tests.chaos.checks import contradiction, given_too_often, holders, shown
+from tests.chaos.memory import Memory
+from tests.chaos.plan import bursts, prepared
+from tests.chaos.site import PATIENCE, PERIOD, SHARES, Broken, Site
+from tests.chaos.steps import (
     Aside,
     Burst,
     Death,
@@ -38,92 +40,61 @@ from gpuplane.sandbox.chaos.steps import (
     Turn,
     told,
 )
-from gpuplane.sandbox.chaos.summary import Moment, Summary
-from gpuplane.sandbox.kubelet import Container, Pod, PodRejected
-from gpuplane.sandbox.kubelet.endpoint import Endpoint
-from gpuplane.sandbox.scratch import Scratch
+from tests.chaos.story import TOLD, story
 
 MARGIN = 10.0
 """Seconds that anything may take beyond what the rules allow: this machine may be busy."""
 SETTLING = 30.0
 """Seconds in which kubelet is shown everything again after it or the agent was restarted."""
 WRITTEN = "the agent to store its state in the state directory"
-TOLD = 60
-"""Steps, and lines of the log, that a story ends with."""
 
 
 class Chaos:
-    """One play. `machine` is its name, `described` what it is like."""
+    """One play, on a machine, for so many seconds."""
 
-    def __init__(self, machine: str, described: MachineFile, seed: int, minutes: float, period: float) -> None:
-        self.machine, self.seed, self.minutes, self.period = machine, seed, minutes, period
-        self.plan = bursts(described, seed)
-        self.file = prepared(described)
-        self.before = self.after = self.settled = Belief(self.file, frozenset(), period, PATIENCE)
-        self.injections, self.checks, self.codes = Counter[str](), Counter[str](), set[str]()
-        self.steps = deque[str](maxlen=TOLD)
+    def __init__(self, machine: MachineFile, seed: int, seconds: float) -> None:
+        self.seed, self.seconds = seed, seconds
+        self.plan = bursts(machine, seed)
+        self.file = prepared(machine)
+        self.before = self.after = self.settled = Belief(self.file, frozenset(), PERIOD, PATIENCE)
+        self.injections, self.checks = Counter[str](), Counter[str]()
+        self.steps = list[str]()
         self.memory = Memory()
-        self.agent_restarts = self.kubelet_restarts = self.bursts = self.pod = 0
-        self.slowest = 0.0
-        self.broken = self.last = ""
-        self.healthy: dict[str, float] = {}  # since when a unit is shown healthy
+        self.bursts = self.pod = 0
+        self.broken = ""
         self.ids: dict[tuple[str, str], str] = {}  # (resource, id) → unit, of all that was ever shown
         self.heard: dict[str, Endpoint] = {}  # whose list of a resource came last
-        self.began, self.disturbed, self.calmed = time.monotonic(), 0.0, 0.0
-        self.scratch = Scratch()
+        self.began, self.disturbed = time.monotonic(), 0.0
         self.killing = False
         self.read = 0  # lines of the agent's log
 
-    async def play(self) -> AsyncIterator[Moment]:
-        """The play, burst by burst. Raises Broken."""
-        with self.scratch as directory:
-            self.site = Site(directory, self.seed, self.period, self._check)
+    async def play(self) -> AsyncIterator[int]:
+        """The play: the number of each burst once it is over. Raises Broken, with the story."""
+        with Scratch() as directory:
+            self.site = Site(directory, self.seed, self._check)
             self.kubelet, self.agent = self.site.kubelet, self.site.agent
             self.kubelet.manager.on_list = self._listed
             self._write(self.file)
             self.began = self.disturbed = time.monotonic()
-            async with self.kubelet, self.agent:
-                try:
-                    async for moment in self._bursts():
-                        yield moment
-                except (Broken, TimeoutError) as broken:
-                    self.broken = str(broken)
-                    raise Broken(self.broken) from None
+            try:
+                async with self.kubelet, self.agent:
+                    async for number in self._bursts():
+                        yield number
+            except (Broken, TimeoutError) as broken:
+                raise Broken(story(str(broken), self.steps, self.agent.log)) from None
 
-    async def _bursts(self) -> AsyncIterator[Moment]:
+    async def _bursts(self) -> AsyncIterator[int]:
         await self.site.seen()
         await self.site.shows(self._offers, "the agent to offer anything")
         self._believe(oracle.saw(self.before, self.file, {}, time.monotonic()))
         await self._quiet()
         for burst in self.plan:
-            if time.monotonic() - self.began > self.minutes * 60:
+            if time.monotonic() - self.began > self.seconds:
                 break
             self.bursts += 1
             await self._burst(burst)
-            yield Moment(self.bursts, time.monotonic() - self.began, self.checks["lists"], self.last)
+            yield self.bursts
         self.memory.check(Broken)
-
-    def summary(self, ended_by: str = "") -> Summary:
-        """What has come of it so far. `ended_by`: the signal, where one ended it."""
-        return Summary(
-            machine=self.machine,
-            seed=self.seed,
-            minutes=round((time.monotonic() - self.began) / 60, 2),
-            bursts=self.bursts,
-            injections=dict(sorted(self.injections.items())),
-            codes=len(self.codes),
-            checks=dict(sorted(self.checks.items())),
-            agent_restarts=self.agent_restarts,
-            kubelet_restarts=self.kubelet_restarts,
-            memory_begin=self.memory.begin,
-            memory_end=self.memory.end,
-            memory_per_minute=round(self.memory.per_minute(), 1),
-            slowest_recovery=round(self.slowest, 2),
-            ended_by=ended_by,
-            broken=self.broken,
-            steps=tuple(self.steps) if self.broken else (),
-            log=tuple(self.agent.log[-TOLD:]) if self.broken else (),
-        )
 
     # what is done
 
@@ -176,7 +147,7 @@ class Chaos:
                 pass
 
     async def _edit(self, edit: Edit) -> None:
-        self._count(edit)
+        self.injections.update(edit.kinds)
         held = holders(self.kubelet)
         if edit.file is not None:
             self._expect(oracle.saw(self.before, edit.file, held, time.monotonic()))
@@ -192,7 +163,7 @@ class Chaos:
         await self.site.shows(lambda picture: is_ledger_stored(picture.snapshot), WRITTEN)
         held, last = holders(self.kubelet), self.file
         if death.before is not None and death.before.file is not None:
-            self._count(death.before)
+            self.injections.update(death.before.kinds)
             last = death.before.file
             self._expect(oracle.saw(self.before, last, held, time.monotonic()))
             self._write(last)
@@ -201,7 +172,7 @@ class Chaos:
         await self.site.within(self.agent.kill(), "the agent to be killed")
         for edit in death.during:
             assert edit.file is not None
-            self._count(edit)
+            self.injections.update(edit.kinds)
             last = edit.file
             self._write(last)
         self.memory.died()
@@ -212,7 +183,6 @@ class Chaos:
         self._expect(began)
         await self.agent.start()
         self.killing, self.disturbed = False, time.monotonic()
-        self.agent_restarts += 1
         await self.site.seen()
         began = oracle.started(self.before)
         self._believe(began if self.site.spoiled else oracle.saw(began, last, held, time.monotonic(), sure=False))
@@ -223,7 +193,6 @@ class Chaos:
                 await self._run(aside, turn)
             case KubeletRestart():
                 self.injections["kubelet restart"] += 1
-                self.kubelet_restarts += 1
                 await self.kubelet.restart()
                 self.disturbed = time.monotonic()
             case LostStreams():
@@ -282,9 +251,8 @@ class Chaos:
                     await self.kubelet.changes.next()
         await self.site.shows(lambda picture: is_ledger_stored(picture.snapshot), WRITTEN)
         if not self._wrong():
-            self._measure(self.calmed)
             self._believe(oracle.confirmed(self.before, shown(self.kubelet, self.heard), time.monotonic()))
-            self.settled, self.calmed = self.before, time.monotonic()
+            self.settled = self.before
         self._check()
         if problem := given_too_often(self.kubelet, SHARES):
             raise Broken(problem)
@@ -332,10 +300,6 @@ class Chaos:
         problems = []
         for id, health in said.items():
             unit = self.ids[resource, id] = unit_of(id)
-            if health == "Healthy":
-                self.healthy.setdefault(unit, now)
-            else:
-                self.healthy.pop(unit, None)
             if problem := contradiction(unit, health, beliefs, now):
                 problems.append(f"{id} as {health}: {problem} ({self.before.told(unit)})")
         for (name, id), unit in self.ids.items():
@@ -362,26 +326,7 @@ class Chaos:
             del self.agent.log[: -2 * TOLD]
         self.read = len(self.agent.log)
 
-    def _measure(self, began: float) -> None:
-        """How long a recovery took, at the most: one that is no relapse, and that nothing else hid. `began`: the last
-        quiet moment."""
-        for unit, keys in self.before.units().items():
-            parts = [belief.part(key) for key in keys for belief in (self.settled, self.before)]
-            mending = [part for part in map(self.before.part, keys) if part.state == "mending"]
-            if mending and unit in self.healthy:
-                self.checks["recoveries"] += 1
-                eased = max(part.eased for part in mending)
-                plain = all(part.falls < 2 and not part.tried and not part.drained for part in parts)
-                if plain and self.disturbed < began < eased:
-                    self.slowest = max(self.slowest, self.healthy[unit] - eased)
-
-    def _count(self, edit: Edit) -> None:
-        self.injections.update(edit.kinds)
-        if edit.file is not None:
-            self.codes |= {code for code in codes(edit.file) if code in CATALOGUE}
-
     def _say(self, told: str) -> None:
-        self.last = told
         self.steps.append(f"{time.monotonic() - self.began:8.2f} s  burst {self.bursts}: {told}")
 
 

@@ -199,6 +199,10 @@ class Site:
             if there is not None and prepare_problem(self.snapshot, there) is None:
                 self.asked.add(there.claim.uid)
                 self.apply(ClaimPrepareRequested(there))
+        fresh = self.snapshot.with_memory({})
+        assert [prepare_problem(self.snapshot, each) for each in CLAIMS] == [
+            prepare_problem(fresh, each) for each in CLAIMS
+        ]
         exist = {each.claim.uid for each in self.api.values()}
         assert doubtful_claims(self.snapshot).unlisted.keys() <= exist
 

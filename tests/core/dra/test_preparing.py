@@ -1,11 +1,20 @@
 """What a claim gets, what it does not get, and what others get meanwhile."""
 
+from collections import Counter
+
 import pytest
 
 from gpuplane.core.advertising import offer
 from gpuplane.core.dra.checking import doubtful_claims
 from gpuplane.core.dra.claimspecs import claim_specs
-from gpuplane.core.dra.preparing import claim_problem, foreign_device_problem, is_claim_gone, prepare_problem
+from gpuplane.core.dra.configs import GpuConfig, gpu_config
+from gpuplane.core.dra.preparing import (
+    MAX_REMEMBERED_CLAIMS,
+    claim_problem,
+    foreign_device_problem,
+    is_claim_gone,
+    prepare_problem,
+)
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, OpaqueConfig
 from gpuplane.model.config import DraSettings, Settings
 from gpuplane.model.facts import (
@@ -141,6 +150,41 @@ def test_no_gpu_is_in_two_claims() -> None:
     held = after(node(), AllocateAnswered(GPU, ("GPU-1",)))
     assert code(held, claim("b", 1)) == "claim-device-in-use"
     assert code(held, claim("b", 1, admin=True)) == ""
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often it was made what a claim of one device gets."""
+    counts = Counter[str]()
+
+    def count(claim: AllocatedClaim, allocated: AllocatedDevice) -> GpuConfig | None:
+        counts[claim.claim.uid] += 1
+        return gpu_config(claim, allocated)
+
+    monkeypatch.setattr("gpuplane.core.dra.preparing.gpu_config", count)
+    return counts
+
+
+def test_what_a_claim_gets_is_made_once(made: Counter[str]) -> None:
+    """However many claims wait, and whatever happens meanwhile that does not concern them; and anew where it does."""
+    snapshot, first, second = node(), claim("a", 0), claim("b", 1)
+    for n in range(5):
+        snapshot = after(snapshot, StatusChanged(STATE_DIRECTORY, TurnStatus("ok", f"round {n}")))
+        assert [code(snapshot, each) for each in (first, second)] == ["", ""]
+    snapshot = after(snapshot, ClaimPrepareRequested(first))
+    assert made == {"a": 1, "b": 1}
+
+    assert code(snapshot, second) == ""
+    assert made == {"a": 1, "b": 2}
+    assert code(after(snapshot, AllocateAnswered(GPU, ("GPU-1",))), second) == "claim-device-in-use"
+
+
+def test_what_claims_get_is_not_remembered_for_ever(made: Counter[str]) -> None:
+    """Claims come and go for as long as the agent runs."""
+    snapshot, claims = node(), [claim(f"a-{n}", 0) for n in range(MAX_REMEMBERED_CLAIMS + 1)]
+    for each in (*claims, claims[-1], claims[0]):
+        assert code(snapshot, each) == ""
+    assert made == {each.claim.uid: 2 if each is claims[0] else 1 for each in claims}
 
 
 def test_the_device_plugin_gives_out_no_claimed_gpu() -> None:

@@ -9,7 +9,8 @@ way: a pod that was force-deleted may still run. Admin access is beside others, 
 Sick devices are promised all the same: a taint has kept those away that do not tolerate it.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from gpuplane.core.containers.cdi.names import qualified_name
 from gpuplane.core.dra.claimspecs import claim_fingerprints, claim_specs, omission_reasons
@@ -27,10 +28,10 @@ from gpuplane.core.partitions.plans import withdrawn_units
 from gpuplane.core.shares import unit_of
 from gpuplane.core.text import clip
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
-from gpuplane.model.config import DraSettings
+from gpuplane.model.config import DraSettings, Settings
 from gpuplane.model.machine import Gpu
 from gpuplane.model.reasons import Holder, Reason, ReasonCode, ReasonKind
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CLAIM_FILES, STATE_DIRECTORY
 from gpuplane.model.text import Text
 
@@ -40,13 +41,16 @@ MAX_DEVICES = 1024
 MAX_CLAIM_NAME = 253
 """Characters (RFC 1123)."""
 
+MAX_REMEMBERED_CLAIMS = 128
+"""Claims of which it is remembered what they get: those of one request of kubelet (`kubelet.dra.server`)."""
+
 
 def prepare_problem(snapshot: Snapshot, claim: AllocatedClaim) -> Reason | None:
     """Why a claim cannot be prepared now; None if it can, or is. A reason of kind `waiting` says that it is not known
     yet."""
     if is_prepared_as_allocated(snapshot, claim):
         return None
-    made = _prepare(snapshot, claim)
+    made = _prepared_claim(snapshot, claim)
     return made if isinstance(made, Reason) else None
 
 
@@ -57,7 +61,7 @@ def apply_prepare(snapshot: Snapshot, claim: AllocatedClaim) -> Snapshot:
     """
     if is_prepared_as_allocated(snapshot, claim):
         return snapshot
-    made = _prepare(snapshot, claim)
+    made = _prepared_claim(snapshot, claim)
     if isinstance(made, Reason):
         return snapshot
     claims = {**(snapshot.ledger.claims or {}), claim.claim.uid: made}
@@ -162,15 +166,57 @@ def _is_request(request: str) -> bool:
     return len(parts) <= 2 and all(DNS_LABEL.fullmatch(part) for part in parts)
 
 
-def _prepare(snapshot: Snapshot, claim: AllocatedClaim) -> PreparedClaim | Reason:
-    settings = snapshot.config.settings
+class _Inputs(NamedTuple):
+    """All that decides, beside the claim itself, what it gets.
+
+    `gpus`, `allocations`: None while they are not known. `withdrawn`: UUID of a GPU that waits for another MIG layout →
+    why. `omitted`: UUID of a GPU that cannot be described to a container runtime → why.
+    """
+
+    settings: Settings | None
+    gpus: tuple[Gpu, ...] | None
+    allocations: tuple[Allocation, ...] | None
+    claims: Mapping[str, PreparedClaim] | None
+    mig_parents: Mapping[str, str] | None
+    withdrawn: Mapping[str, Reason]
+    omitted: Mapping[str, Text]
+
+
+def _inputs(snapshot: Snapshot) -> _Inputs:
+    return _Inputs(
+        settings=snapshot.config.settings,
+        gpus=snapshot.machine.gpus if snapshot.machine is not None else None,
+        allocations=snapshot.allocations,
+        claims=snapshot.ledger.claims,
+        mig_parents=snapshot.ledger.mig_parents,
+        withdrawn=withdrawn_units(snapshot),
+        omitted=omission_reasons(snapshot),
+    )
+
+
+def _prepared_claim(snapshot: Snapshot, claim: AllocatedClaim) -> PreparedClaim | Reason:
+    """What a claim gets, or why it gets nothing now. It is made anew only where its inputs have changed.
+
+    Many claims may wait at the same time, and each asks after every change of the snapshot.
+    """
+    memory: dict[str, tuple[object, PreparedClaim | Reason]] = snapshot.memory.setdefault(_prepared_claim, {})
+    question, last = (claim, _inputs(snapshot)), memory.pop(claim.claim.uid, None)
+    answer = last[1] if last is not None and last[0] == question else _prepare(*question)
+    memory[claim.claim.uid] = question, answer
+    if len(memory) > MAX_REMEMBERED_CLAIMS:
+        del memory[next(iter(memory))]
+    return answer
+
+
+def _prepare(claim: AllocatedClaim, inputs: _Inputs) -> PreparedClaim | Reason:
+    settings = inputs.settings
     if settings is None:
         return _reason("config-missing", "there is no valid configuration yet", "waiting")
     if not settings.dra.enabled:
         return _reason("dra-disabled", "the configuration of this node disables Dynamic Resource Allocation")
-    if snapshot.machine is None or snapshot.machine.gpus is None:
+    if inputs.gpus is None:
         return _reason("machine-not-observed", "the agent has not observed the machine yet", "waiting")
-    if snapshot.allocations is None:
+    if inputs.allocations is None:
         text = "kubelet has not reported yet which devices containers hold"
         return _reason("allocations-unknown", text, "waiting")
     if not claim.is_allocated or not claim.devices:
@@ -181,16 +227,16 @@ def _prepare(snapshot: Snapshot, claim: AllocatedClaim) -> PreparedClaim | Reaso
         return _reason("claim-invalid", f"{clip(invalid[0])!r} is not the name of a request")
     devices = []
     for allocated in claim.devices:
-        gpu = _gpu_of_device(snapshot, allocated)
+        gpu = _gpu_of_device(inputs.gpus, allocated)
         if gpu is None:
             return _reason("claim-device-unknown", f"this node has no device {allocated.pool}/{allocated.device}")
-        if not allocated.is_admin and (why := _unusable(snapshot, gpu) or _in_use(snapshot, gpu, claim.claim)):
+        if not allocated.is_admin and (why := _unusable(inputs, gpu) or _in_use(inputs, gpu, claim.claim)):
             return why
         try:
             devices.append(_prepared_device(claim, allocated, gpu, settings.dra))
         except InvalidConfig as invalid:
             return _reason("claim-config-invalid", str(invalid))
-    if why := _described_problem(snapshot, devices):
+    if why := _described_problem(inputs.omitted, devices):
         return why
     return PreparedClaim(
         claim=claim.claim,
@@ -202,11 +248,11 @@ def _prepare(snapshot: Snapshot, claim: AllocatedClaim) -> PreparedClaim | Reaso
     )
 
 
-def _gpu_of_device(snapshot: Snapshot, allocated: AllocatedDevice) -> Gpu | None:
+def _gpu_of_device(gpus: Iterable[Gpu], allocated: AllocatedDevice) -> Gpu | None:
     """The GPU that a result names. Pools of other nodes have other GPUs."""
     if not allocated.device or not allocated.pool.endswith(f"/{allocated.device}"):
         return None
-    return next((gpu for gpu in snapshot.gpus if device_name(gpu.uuid) == allocated.device), None)
+    return next((gpu for gpu in gpus if device_name(gpu.uuid) == allocated.device), None)
 
 
 def _prepared_device(claim: AllocatedClaim, allocated: AllocatedDevice, gpu: Gpu, dra: DraSettings) -> PreparedDevice:
@@ -221,33 +267,30 @@ def _prepared_device(claim: AllocatedClaim, allocated: AllocatedDevice, gpu: Gpu
     )
 
 
-def _described_problem(snapshot: Snapshot, devices: Iterable[PreparedDevice]) -> Reason | None:
+def _described_problem(omitted: Mapping[str, Text], devices: Iterable[PreparedDevice]) -> Reason | None:
     """Why the devices cannot be described to a container runtime."""
-    omitted = omission_reasons(snapshot)
     for each in devices:
         if why := omitted.get(each.unit):
             return _reason("cdi-no-device", why)
     return None
 
 
-def _unusable(snapshot: Snapshot, gpu: Gpu) -> Reason | None:
+def _unusable(inputs: _Inputs, gpu: Gpu) -> Reason | None:
     """Why nobody can use a GPU as a whole now."""
     if gpu.mig_enabled:
         return _reason("mig-mode", f"GPU {gpu.uuid} is in MIG mode")
-    if withdrawn := withdrawn_units(snapshot).get(gpu.uuid):
-        return withdrawn
-    return None
+    return inputs.withdrawn.get(gpu.uuid)
 
 
-def _in_use(snapshot: Snapshot, gpu: Gpu, claim: ClaimName) -> Reason | None:
+def _in_use(inputs: _Inputs, gpu: Gpu, claim: ClaimName) -> Reason | None:
     """Why a GPU cannot be promised to a claim: another has it, or part of it."""
-    for uid, other in (snapshot.ledger.claims or {}).items():
+    for uid, other in (inputs.claims or {}).items():
         if uid != claim.uid and any(each.unit == gpu.uuid and not each.allocated.is_admin for each in other.devices):
             text = f"GPU {gpu.uuid} is prepared for claim {other.claim} ({other.claim.uid}) until that is unprepared"
             return _reason("claim-device-in-use", text)
     parts = {gpu.uuid, *(each.uuid for each in gpu.mig_devices)}
-    parents = snapshot.ledger.mig_parents or {}
-    for allocation in snapshot.allocations or ():
+    parents = inputs.mig_parents or {}
+    for allocation in inputs.allocations or ():
         if allocation.claim == str(claim):
             continue
         if any((unit := unit_of(id)) in parts or parents.get(unit) == gpu.uuid for id in allocation.devices):

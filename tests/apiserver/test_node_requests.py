@@ -25,6 +25,7 @@ from gpuplane.apiserver.node import (
     parse_drains,
     parse_requests,
 )
+from gpuplane.core.requests import read_node_requests
 from gpuplane.model.config import Config, NodeObjectRequests
 from gpuplane.model.facts import Fact, LedgerLoaded, NodeRequestsChanged, StatusChanged
 from gpuplane.model.snapshot import Ledger, Snapshot
@@ -192,7 +193,7 @@ async def test_what_is_wrong_with_the_annotation_is_said(server: ApiServer, kube
         await node.stands("ok", DRAIN_ANNOTATION)
         assert node.apiserver and "'?=y'" in as_shown(node.apiserver.text)
 
-        assert node.snapshot.config.node_requests == NodeObjectRequests(drain_reasons={"3": "x"})
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(drain_reasons={"3": "x"})
 
         server.put(PATH, node_object({}, {DRAIN_ANNOTATION: "3=x"}))
         await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.text).endswith(server.url))
@@ -215,20 +216,20 @@ async def test_the_first_word_and_each_change(server: ApiServer, kubeconfig: Pat
     """Nothing is assumed before the first word; each change of label or annotation is heard."""
     server.put(PATH, node_object({CONFIG_LABEL: "shared"}))
     async with following(kubeconfig) as node:
-        assert node.snapshot.config.node_requests is None
+        assert read_node_requests(node.snapshot) is None
 
         await node.stands("ok", f"watches Node {NAME} of {server.url}")
 
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="shared")
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="shared")
 
         server.put(PATH, node_object({CONFIG_LABEL: "whole"}, {RELEASE_ANNOTATION: "new driver"}))
         await node.comes_to(
             lambda s: (
-                s.config.node_requests == parse_requests({CONFIG_LABEL: "whole"}, {RELEASE_ANNOTATION: "new driver"})
+                read_node_requests(s) == parse_requests({CONFIG_LABEL: "whole"}, {RELEASE_ANNOTATION: "new driver"})
             )
         )
         server.put(PATH, node_object())
-        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests())
+        await node.comes_to(lambda s: read_node_requests(s) == NodeObjectRequests())
     assert node.standings == ["ok"]
 
 
@@ -251,7 +252,7 @@ async def test_only_our_node_is_listened_to(server: ApiServer, kubeconfig: Path)
         await node.stands("ok")
         server.put("/api/v1/nodes/gpu-2", node_object({DEPLOY_LABEL: "false"}))
         server.put(PATH, node_object({CONFIG_LABEL: "ours"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="ours"))
+        await node.comes_to(lambda s: read_node_requests(s) == NodeObjectRequests(config_name="ours"))
     heard = [fact.requests for fact in node.facts if isinstance(fact, NodeRequestsChanged)]
     assert all(each in (NodeObjectRequests(), NodeObjectRequests(config_name="ours")) for each in heard)
     assert NodeObjectRequests(config_name="ours") in heard
@@ -265,7 +266,7 @@ async def test_heartbeats_and_bookmarks_change_nothing(server: ApiServer, kubeco
         server.put(PATH, {**node_object(), "status": {"beat": 1}})
         server.bookmark()
         server.put(PATH, node_object({CONFIG_LABEL: "x"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="x"))
+        await node.comes_to(lambda s: read_node_requests(s) == NodeObjectRequests(config_name="x"))
 
         assert node.snapshot.generation == generation + 1
 
@@ -287,19 +288,19 @@ async def test_the_container_runtime_is_read_at_each_list(server: ApiServer, kub
     async with following(kubeconfig) as node:
         await node.stands("ok")
         assert (
-            node.snapshot.config.node_requests
+            read_node_requests(node.snapshot)
             == node.snapshot.ledger.node_requests
             == NodeObjectRequests(config_name="a", container_runtime=OLD)
         )
 
         server.put(PATH, node_object({CONFIG_LABEL: "b"}, runtime=NEW))
         await node.comes_to(
-            lambda s: s.config.node_requests == NodeObjectRequests(config_name="b", container_runtime=OLD)
+            lambda s: read_node_requests(s) == NodeObjectRequests(config_name="b", container_runtime=OLD)
         )
         assert server.requests.count(f"GET {PATH}") == 1
 
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="b", container_runtime=NEW)
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="b", container_runtime=NEW)
     assert node.standings == ["ok"]
 
 
@@ -309,13 +310,13 @@ async def test_the_runtime_of_a_node_that_is_made_anew(server: ApiServer, kubeco
     async with following(kubeconfig) as node:
         await node.stands("waiting")
         server.put(PATH, node_object(runtime=NEW))
-        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(container_runtime=NEW))
+        await node.comes_to(lambda s: read_node_requests(s) == NodeObjectRequests(container_runtime=NEW))
         server.put(PATH, None)
         await node.stands("waiting")
-        assert node.snapshot.config.node_requests == NodeObjectRequests(container_runtime=NEW)
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(container_runtime=NEW)
 
         server.put(PATH, node_object(runtime=OLD))
-        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(container_runtime=OLD))
+        await node.comes_to(lambda s: read_node_requests(s) == NodeObjectRequests(container_runtime=OLD))
     assert server.requests.count("WATCH /api/v1/nodes") == 1
 
 
@@ -327,15 +328,15 @@ async def test_a_runtime_that_is_not_told_is_unknown_or_the_last(
     server.put(PATH, node_object(runtime=told))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.node_requests == NodeObjectRequests()
+        assert read_node_requests(node.snapshot) == NodeObjectRequests()
 
         server.put(PATH, node_object(runtime=NEW))
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeObjectRequests(container_runtime=NEW)
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(container_runtime=NEW)
 
         server.put(PATH, node_object({CONFIG_LABEL: "x"}, runtime=told))
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="x", container_runtime=NEW)
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="x", container_runtime=NEW)
 
 
 async def test_kubelets_version_is_read_with_the_runtime(server: ApiServer, kubeconfig: Path) -> None:
@@ -343,23 +344,19 @@ async def test_kubelets_version_is_read_with_the_runtime(server: ApiServer, kube
     server.put(PATH, node_object(runtime=NEW, kubelet="v1.28.9"))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.node_requests == NodeObjectRequests(
-            container_runtime=NEW, kubelet_version="v1.28.9"
-        )
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(container_runtime=NEW, kubelet_version="v1.28.9")
 
         server.put(PATH, node_object(runtime=NEW, kubelet="v1.36.2"))
         await listed_again(server)
         assert (
-            node.snapshot.config.node_requests
+            read_node_requests(node.snapshot)
             == node.snapshot.ledger.node_requests
             == NodeObjectRequests(container_runtime=NEW, kubelet_version="v1.36.2")
         )
 
         server.put(PATH, node_object(runtime=OLD))
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeObjectRequests(
-            container_runtime=OLD, kubelet_version="v1.36.2"
-        )
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(container_runtime=OLD, kubelet_version="v1.36.2")
 
 
 async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig: Path) -> None:
@@ -368,15 +365,15 @@ async def test_a_runtime_that_may_not_be_asked_for(server: ApiServer, kubeconfig
     server.failures.append(InjectedFailure(f"GET {PATH}", times=2, code=403, message="nodes is forbidden"))
     async with following(kubeconfig) as node:
         await node.stands("ok", "403 nodes is forbidden")
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="a")
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="a")
 
         node.apply(LedgerLoaded(Ledger(node_requests=NodeObjectRequests(container_runtime=OLD))))
         node.snapshot = node.snapshot.but(config=Config())
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="a", container_runtime=OLD)
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="a", container_runtime=OLD)
 
         await listed_again(server)
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="a", container_runtime=NEW)
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="a", container_runtime=NEW)
         await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.text).endswith(server.url))
 
 
@@ -398,10 +395,10 @@ async def test_a_runtime_that_is_not_answered_is_asked_for_again(
     server.failures.append(InjectedFailure(f"GET {PATH}", **trouble))
     async with following(kubeconfig) as node:
         await node.stands("failing")
-        assert node.snapshot.config.node_requests is None
+        assert read_node_requests(node.snapshot) is None
 
         await node.comes_to(
-            lambda s: s.config.node_requests == NodeObjectRequests(config_name="a", container_runtime=NEW)
+            lambda s: read_node_requests(s) == NodeObjectRequests(config_name="a", container_runtime=NEW)
         )
 
 
@@ -410,7 +407,7 @@ async def test_a_runtime_of_strange_characters_is_told_as_one_short_line(server:
     server.put(PATH, node_object(runtime=f"x\n\x1b{'y' * 999}"))
     async with following(kubeconfig) as node:
         await node.stands("ok")
-        assert node.snapshot.config.node_requests == NodeObjectRequests(container_runtime=f"x \ufffd{'y' * 56}…")
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(container_runtime=f"x \ufffd{'y' * 56}…")
 
 
 @pytest.mark.parametrize("end", ["drop", "finish", "expire"])
@@ -426,7 +423,7 @@ async def test_the_end_of_a_stream_loses_nothing(server: ApiServer, kubeconfig: 
             case "expire":
                 server.expire_history()
         server.put(PATH, node_object({CONFIG_LABEL: "after"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="after"))
+        await node.comes_to(lambda s: read_node_requests(s) == NodeObjectRequests(config_name="after"))
     assert node.standings == ["ok"]
 
 
@@ -440,7 +437,7 @@ async def test_a_version_that_is_too_old_is_listed_anew(server: ApiServer, kubec
         await server.drop_connections()
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 2)
         server.put(PATH, node_object({CONFIG_LABEL: "after"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="after"))
+        await node.comes_to(lambda s: read_node_requests(s) == NodeObjectRequests(config_name="after"))
 
 
 async def test_away_and_back(server: ApiServer, kubeconfig: Path) -> None:
@@ -452,14 +449,14 @@ async def test_away_and_back(server: ApiServer, kubeconfig: Path) -> None:
         await node.stands("failing", "Connect call failed")
         since = node.apiserver and node.apiserver.since
 
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="shared")
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="shared")
         assert since
 
         server.put(PATH, node_object({CONFIG_LABEL: "whole"}))
         await server.start()
         await node.stands("ok")
 
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="whole")
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="whole")
 
 
 async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path) -> None:
@@ -468,14 +465,14 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
     async with following(kubeconfig) as node:
         await node.stands("waiting", f"has no Node {NAME}")
 
-        assert node.snapshot.config.node_requests is None
+        assert read_node_requests(node.snapshot) is None
 
         server.put(PATH, node_object({CONFIG_LABEL: "shared"}))
         await node.stands("ok")
         server.put(PATH, None)
         await node.stands("waiting", "--node-name")
 
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="shared")
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="shared")
 
 
 @pytest.mark.parametrize(
@@ -517,7 +514,7 @@ async def test_a_watch_that_is_never_allowed(server: ApiServer, kubeconfig: Path
     async with following(kubeconfig) as node:
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") == 4)
 
-        assert node.snapshot.config.node_requests == NodeObjectRequests(config_name="a")
+        assert read_node_requests(node.snapshot) == NodeObjectRequests(config_name="a")
         assert node.standings == ["failing"]
 
 
@@ -606,7 +603,7 @@ async def test_in_a_cluster(cluster: ApiServer) -> None:
     async with following(None) as node:
         await node.stands("ok", "https://127.0.0.1")
         cluster.put(PATH, node_object({CONFIG_LABEL: "x"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="x"))
+        await node.comes_to(lambda s: read_node_requests(s) == NodeObjectRequests(config_name="x"))
 
 
 async def test_a_token_that_is_renewed(cluster: ApiServer, tmp_path: Path) -> None:
@@ -617,7 +614,7 @@ async def test_a_token_that_is_renewed(cluster: ApiServer, tmp_path: Path) -> No
         cluster.token = "second"
         await cluster.drop_connections()
         cluster.put(PATH, node_object({CONFIG_LABEL: "x"}))
-        await node.comes_to(lambda s: s.config.node_requests == NodeObjectRequests(config_name="x"))
+        await node.comes_to(lambda s: read_node_requests(s) == NodeObjectRequests(config_name="x"))
     assert node.standings == ["ok"]
 
 

@@ -8,7 +8,7 @@ from gpuplane.core.reports.migstate import condition_of, mig_condition, mig_stat
 from gpuplane.model.config import Config, NodeObjectRequests, PartitionSettings, Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.partitions import GpuProgress, PartitionsProgress
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.model.status import DRIVER, KUBELET_LOCK, DriverStatus, Statuses, TurnStatus
 from tests.core.partitions.gpus import an_a100
 from tests.texts import as_shown
@@ -79,8 +79,11 @@ def node(asked: NodeObjectRequests | None, *, follows: bool = True, known: bool 
     gpu = an_a100(0, ("3g.40gb", 0, (3,)), ("3g.40gb", 4, (3,)))
     return Snapshot(
         machine=Machine(gpus=(gpu,)) if known else None,
-        config=Config(settings=Settings(partitions=PartitionSettings(follow_label=follows)), node_requests=asked),
+        config=Config(
+            settings=Settings(partitions=PartitionSettings(follow_label=follows)), is_node_object_read=asked is not None
+        ),
         allocations=(),
+        ledger=Ledger(node_requests=asked),
         statuses=Statuses({DRIVER: DriverStatus(driver, "x")}),  # type: ignore[arg-type]
     )
 

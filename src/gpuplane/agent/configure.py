@@ -11,13 +11,13 @@ broken takes the one that was in force last. Named configurations:
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from operator import attrgetter
 from pathlib import Path
 
 from gpuplane.agent.migconfigs import load_mig_configs
 from gpuplane.core.advertising import describe_unsupported_settings
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.config.selection import REQUESTED_BY_LABEL, select_config
+from gpuplane.core.requests import read_node_requests
 from gpuplane.core.strict import InvalidInput
 from gpuplane.host.filewatch import Folder, contents_or_folder
 from gpuplane.model.config import NodeObjectRequests
@@ -80,9 +80,9 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
                     await _choose_and_apply(node, source, path, found)
 
     async def follow_label() -> None:
-        seen = node.snapshot.config.node_requests
-        async for snapshot in node.changes(attrgetter("config.node_requests")):
-            asked = snapshot.config.node_requests
+        seen = read_node_requests(node.snapshot)
+        async for snapshot in node.changes(read_node_requests):
+            asked = read_node_requests(snapshot)
             if asked != seen:
                 seen = asked
                 async with turn:
@@ -95,7 +95,7 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
 
 
 async def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Folder) -> None:
-    asked, last = node.snapshot.config.node_requests, node.snapshot.ledger.config_name
+    asked, last = read_node_requests(node.snapshot), node.snapshot.ledger.config_name
     if source.name is None and source.asks and asked is None and last is None:
         reason = "the API server has not reported the Node's configuration label yet"
         way_out = "to start without the label, set --config-name NAME or remove --node-name"

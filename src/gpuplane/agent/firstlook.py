@@ -25,7 +25,7 @@ async def wait_for_node_object(node: Node) -> None:
 
 
 def _is_node_read(snapshot: Snapshot) -> bool:
-    return snapshot.config.node_requests is not None
+    return snapshot.config.is_node_object_read
 
 
 def _is_layout_unknown(snapshot: Snapshot) -> bool:

@@ -6,13 +6,20 @@ from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.text import Text
 
+NO_REQUESTS = NodeObjectRequests()
+
 
 def node_requests(snapshot: Snapshot) -> NodeObjectRequests:
     """What our Node object requests.
 
     Until the API server answers, its last answer holds: a restart must not open the driver during its upgrade.
     """
-    return snapshot.config.node_requests or snapshot.ledger.node_requests or NodeObjectRequests()
+    return snapshot.ledger.node_requests or NO_REQUESTS
+
+
+def read_node_requests(snapshot: Snapshot) -> NodeObjectRequests | None:
+    """What our Node object requests; None until the API server has answered this agent."""
+    return node_requests(snapshot) if snapshot.config.is_node_object_read else None
 
 
 def driver_release_reason(snapshot: Snapshot) -> Text:

@@ -111,7 +111,7 @@ def _apply_fact(snapshot: Snapshot, fact: Fact, now: float) -> Snapshot:
             return snapshot.but(config=snapshot.config.but(counters=counters))
         case NodeRequestsChanged(asked):
             ledger = snapshot.ledger.but(node_requests=None if asked == NodeObjectRequests() else asked)
-            return snapshot.but(config=snapshot.config.but(node_requests=asked), ledger=ledger)
+            return snapshot.but(config=snapshot.config.but(is_node_object_read=True), ledger=ledger)
         case PodsObserved(pods):
             return snapshot.but(pods=pods)
         case AllocationsListed(listed, asked_at, checkpoint_rewrite):

@@ -43,7 +43,7 @@ def _merge_into_loaded_ledger(snapshot: Snapshot, ledger: Ledger) -> Ledger:
     ours, homes = snapshot.ledger, {**(snapshot.ledger.mig_parents or {}), **(ledger.mig_parents or {})}
     return ledger.but(
         config_name=ledger.config_name if snapshot.config.settings is None else ours.config_name,
-        node_requests=ledger.node_requests if snapshot.config.node_requests is None else ours.node_requests,
+        node_requests=ours.node_requests if snapshot.config.is_node_object_read else ledger.node_requests,
         mig_parents=homes or None,
     )
 

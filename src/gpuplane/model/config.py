@@ -192,9 +192,10 @@ class NodeObjectRequests(Value):
 
 
 class Config(Value):
-    """The last good settings, under which name they stand, and what our Node object asks for.
+    """The last good settings, under which name they stand, and whether our Node object counts, too.
 
-    `settings` is None before the first good configuration; `node_requests` is None before the API server's first word.
+    `settings` is None before the first good configuration. `is_node_object_read`: the API server has told what our Node
+    object requests since the agent started; until then `Ledger.node_requests` is what an agent before us was told.
     `warnings`: what of the file was taken otherwise than it is written, each with file and line.
     `counters`: the DCGM fields that are shown, of a list of the admin's; () for NVIDIA's default list.
     `mig_configs`: the named MIG layouts of the admin's file; None where there is none, {} before it was read.
@@ -205,4 +206,4 @@ class Config(Value):
     warnings: tuple[Text, ...] = ()
     counters: tuple[DcgmCounter, ...] = ()
     mig_configs: MigConfigs | None = None
-    node_requests: NodeObjectRequests | None = None
+    is_node_object_read: bool = False

@@ -194,7 +194,7 @@ def test_a_remembered_runtime_is_in_force_from_the_first_moment() -> None:
     for ledger in (known, adapt_to_new_boot(known, "another boot", 0.0, 0.0)):
         started = after(LedgerLoaded(ledger), KEPT, *READY)
         assert decide_strategy(started) == CDI
-        assert started.config.node_requests is None
+        assert not started.config.is_node_object_read
 
         told = after(NodeRequestsChanged(NodeObjectRequests(container_runtime="containerd://1.7.27")), start=started)
         assert effective_list_strategies(told) == ("envvar",)

@@ -6,7 +6,7 @@ from gpuplane.core.commands import Command, advise, command_line
 from gpuplane.core.faults.overrides import effective_entry
 from gpuplane.core.kinds.table import FAULTS
 from gpuplane.core.lookup import ALL_DEVICES_NAME
-from gpuplane.core.requests import driver_release_reason, node_requests
+from gpuplane.core.requests import driver_release_reason
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.health import NODE_RECORD_KEY, CatalogueEntry, DeviceRecord, FaultCatalogue, HealthRecords
 from gpuplane.model.machine import Device
@@ -82,9 +82,13 @@ def with_health_inputs_alone(snapshot: Snapshot) -> Snapshot:
     driver = snapshot.statuses.of(DRIVER)
     return snapshot.but(
         generation=0,
-        config=Config(settings=snapshot.config.settings, node_requests=node_requests(snapshot)),
+        config=Config(settings=snapshot.config.settings),
         statuses=Statuses({} if driver is None else {DRIVER: driver}),
-        ledger=Ledger(release=snapshot.ledger.release, health=snapshot.ledger.health),
+        ledger=Ledger(
+            release=snapshot.ledger.release,
+            node_requests=snapshot.ledger.node_requests,
+            health=snapshot.ledger.health,
+        ),
         stored_ledger=StoredLedger(),
         checkpoint_rewrite=0,
     )

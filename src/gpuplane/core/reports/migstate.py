@@ -55,7 +55,7 @@ def mig_condition(snapshot: Snapshot, time_text: TimeText) -> NodeCondition | No
     settings = snapshot.config.settings
     if standby_reason(snapshot) or settings is None or not settings.partitions.follow_label:
         return None
-    if snapshot.machine is None or snapshot.machine.gpus is None or snapshot.config.node_requests is None:
+    if snapshot.machine is None or snapshot.machine.gpus is None or not snapshot.config.is_node_object_read:
         return None
     progress = partitions_progress(snapshot)
     if progress is None:

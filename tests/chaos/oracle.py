@@ -89,8 +89,8 @@ def _unhealthy(code: str) -> bool:
 
 
 def _reset(part: Part) -> Part:
-    """What happened before a reset of the GPU, and needed one or the end of a pod, is over, but for named processes."""
-    return part.but(causes=tuple(_had(each) if each.event and each.ends in RESETS else each for each in part.causes))
+    """What happened before a reset of the GPU, and needed one or the end of a process, is over."""
+    return part.but(causes=tuple(each for each in part.causes if not (each.event and each.ends in RESETS)))
 
 
 def _had(cause: Cause) -> Cause:

@@ -106,13 +106,17 @@ def test_a_reset_ends_what_happened_before_it_alone(world: World) -> None:
     assert world.verdicts()["GPU-0"] == "either"
 
 
-def test_a_process_has_to_end_even_after_a_reset(world: World) -> None:
-    """Whom a fault befell may go on with what it got from bad memory."""
-    world.edit(processes=(GpuProcess(0, 7),))
-    world.happen("xid-79", 0, pids=(7,))
+def test_a_process_has_to_end_unless_a_reset_has_ended_it(world: World) -> None:
+    """A person's word does not end it."""
+    world.edit(processes=(GpuProcess(0, 7), GpuProcess(1, 8)))
+    for index, pid in ((0, 7), (1, 8)):
+        world.happen("xid-79", index, pids=(pid,))
+        world.belief = oracle.restored(world.belief, f"GPU-{index}", world.now)
+    assert world.ill() == {"GPU-0", "GPU-1"}
+
     world.show(0, "recovery-reset")
     world.show(0)
-    assert world.ill() == {"GPU-0"}
+    assert world.ill() == {"GPU-1"}
 
     world.edit(processes=())
     assert world.ill() == set()

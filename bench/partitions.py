@@ -18,11 +18,11 @@ from bench.row import Measure, Row
 from gpuplane.core.partitions.plan import Fixed, WantedInstances, plan_instances
 from gpuplane.core.partitions.plans import gpu_plans
 from gpuplane.core.step import step
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LayoutRequested, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.partitions import GpuLayout, LayoutRequest
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.sandbox.apiserver.server import ApiServer
 from tests.core.partitions.tables import SEVEN, Card, Placement, all_layouts, by_id, multisets

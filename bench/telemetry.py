@@ -27,10 +27,10 @@ from gpuplane.agent.node import Node
 from gpuplane.agent.statuspages import StatusPages, serve_status_pages
 from gpuplane.core.telemetry.sampling import sampling_request
 from gpuplane.core.telemetry.state import TelemetryState, next_state
+from gpuplane.kubernetes.podref import ContainerId, PodRef
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, GpuProcess, Machine, MachineFile, Mig, MigDevice
-from gpuplane.model.pod import ContainerId, PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.telemetry import (
     SAMPLED_FIELDS,

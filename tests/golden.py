@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from gpuplane.model.text import Text
+from gpuplane.base.text import Text
 
 HEAD = "## "
 """Begins the line that names a case; what follows, up to the next such line, is its text."""

@@ -1,6 +1,6 @@
 """Texts for people, in tests."""
 
-from gpuplane.model.text import Text
+from gpuplane.base.text import Text
 
 
 def as_shown(text: Text) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.reports.nodeannotation import ANNOTATION, decode_node_gpus
-from gpuplane.model.nodegpus import NodeGpus
+from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, decode_node_gpus
+from gpuplane.kubernetes.contracts.nodegpus import NodeGpus
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer

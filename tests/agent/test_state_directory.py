@@ -23,6 +23,7 @@ from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.ledger import FIELDS_WITH_FILE, adapt_to_new_boot, encode_part, is_ledger_stored
 from gpuplane.host import state
 from gpuplane.host.lock import locked
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.claims import AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
 from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.control import ControlResponse, RestoreDevice
@@ -36,7 +37,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import DeviceRecord, Drain, Finding, HealthRecords, ProbeState
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES, memory_layout
 from gpuplane.model.snapshot import DriverRelease, Ledger, Snapshot, TimeSliceState
 from gpuplane.model.status import STATE_DIRECTORY

@@ -16,6 +16,7 @@ from gpuplane.apiserver.claims import ClaimReader
 from gpuplane.apiserver.claimstatus import keep_claim_status
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprint
 from gpuplane.core.dra.claimspecs import claim_specs
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, ClaimUnavailable, OpaqueConfig
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -25,7 +26,6 @@ from gpuplane.model.facts import (
     LedgerStored,
     StatusChanged,
 )
-from gpuplane.model.pod import PodRef
 from gpuplane.model.reasons import Reason
 from gpuplane.model.snapshot import Allocation, StoredLedger
 from gpuplane.model.status import CLAIM_FILES, CLAIM_STATUS, CLAIMS, ClaimFilesStatus

@@ -9,7 +9,7 @@ from gpuplane.sandbox.apiserver.server import ApiServer
 CONNECTS = """
 import sys, threading
 from pathlib import Path
-from gpuplane.apiserver.connection import _make_client
+from gpuplane.kubernetes.client.connection import _make_client
 
 sys.setswitchinterval(1e-6)
 begin, made = threading.Barrier(12), []

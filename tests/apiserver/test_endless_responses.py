@@ -10,10 +10,10 @@ from typing import cast
 import msgspec
 import pytest
 
-from gpuplane.apiserver import connection
 from gpuplane.apiserver import node as watching
 from gpuplane.apiserver.node import CONFIG_LABEL
 from gpuplane.core.requests import node_requests
+from gpuplane.kubernetes.client import connection
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.apiserver.test_node_requests import NAME, PATH, Told, following, node_object
 

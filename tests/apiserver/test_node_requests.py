@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.apiserver import connection
 from gpuplane.apiserver import node as watching
 from gpuplane.apiserver.node import (
     BACKOFF,
@@ -26,6 +25,7 @@ from gpuplane.apiserver.node import (
     parse_requests,
 )
 from gpuplane.core.requests import read_node_requests
+from gpuplane.kubernetes.client import connection
 from gpuplane.model.config import Config, NodeObjectRequests
 from gpuplane.model.facts import Fact, LedgerLoaded, NodeRequestsChanged, StatusChanged
 from gpuplane.model.snapshot import Ledger, Snapshot

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from gpuplane.agent.node import Node
-from gpuplane.apiserver import connection, keeper, retry
+from gpuplane.apiserver import keeper, retry
 from gpuplane.apiserver import node as watching
 from gpuplane.apiserver.nodemetadata import NodeMetadata
-from gpuplane.core.reports.nodeannotation import decode_node_gpus
+from gpuplane.kubernetes.client import connection
+from gpuplane.kubernetes.contracts.nodeannotation import decode_node_gpus
 from gpuplane.model.config import LabelTarget, NodeSettings, Settings
 from gpuplane.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
 from gpuplane.model.machine import Gpu, Machine

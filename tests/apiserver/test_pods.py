@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane.agent.node import Node
-from gpuplane.apiserver import connection
 from gpuplane.apiserver import node as node_object
 from gpuplane.apiserver.pods import watch_pods
 from gpuplane.core.telemetry.usage import with_names_of_pods
+from gpuplane.kubernetes.client import connection
+from gpuplane.kubernetes.podref import ContainerId, PodMetadata, PodRef
 from gpuplane.model.config import MetricsSettings, Settings
 from gpuplane.model.facts import ConfigLoaded
-from gpuplane.model.pod import ContainerId, PodMetadata, PodRef
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import PODS
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure

@@ -10,10 +10,11 @@ import pytest
 from lightkube.models import core_v1 as models
 
 from gpuplane.agent.node import Node
-from gpuplane.apiserver import connection, report, retry
 from gpuplane.apiserver import events as telling
 from gpuplane.apiserver import node as watching
+from gpuplane.apiserver import report, retry
 from gpuplane.core.reports import readycondition
+from gpuplane.kubernetes.client import connection
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LedgerStored, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine

@@ -12,10 +12,10 @@ and a device is well where the node, its GPU and it itself are, and nobody has d
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.base.value import Value
 from gpuplane.core.kinds.nvidia.faults import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
 from gpuplane.model.health import CatalogueEntry
 from gpuplane.model.machine import Gpu, MachineFile
-from gpuplane.model.value import Value
 
 State = Literal["well", "ill", "stuck", "mending", "doubtful"]
 Verdict = Literal["Healthy", "Unhealthy", "either"]

@@ -7,8 +7,8 @@ when the GPU has another name, another layout or other shares, and until the con
 from collections.abc import Iterable
 from fractions import Fraction
 
+from gpuplane.base.value import Value
 from gpuplane.core.shares import unit_of
-from gpuplane.model.value import Value
 from tests.chaos.setups import OFF
 
 

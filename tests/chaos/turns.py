@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeVar
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from tests.chaos.damage import DAMAGES, PARTS
 from tests.chaos.setups import PLACES
 

@@ -22,6 +22,7 @@ from gpuplane.core.advertising import offer
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import AgentInfo, ControlResponse, NodeState
 from gpuplane.model.encoding import encode
@@ -35,7 +36,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import Part, Status
 from tests.golden import Golden

@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
 from gpuplane.cli.claims import command
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.facts import AllocationsListed, ClaimPrepareRequested, StatusChanged
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CLAIM_REQUESTS, ClaimRequestsStatus, RefusedClaim
 from tests.core.dra.nodes import after, claim, node, written

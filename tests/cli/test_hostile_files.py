@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.document import MAX_BYTES
+from gpuplane.base.document import MAX_BYTES
 from tests import hostile
 from tests.golden import Golden
 

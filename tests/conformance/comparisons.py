@@ -1,4 +1,4 @@
-"""Finds where a program compares texts for people (`gpuplane.model.text.Text`).
+"""Finds where a program compares texts for people (`gpuplane.base.text.Text`).
 
 mypy holds most of it: to it a Text is no `str`, so nothing splits, sorts or searches one. It accepts that a Text is
 compared by `==`, is a key, or is part of what is compared. So this reads the types that mypy finds for expressions.
@@ -14,7 +14,7 @@ from mypy.main import process_options
 from mypy.patterns import AsPattern, ClassPattern, Pattern
 from mypy.types import CallableType, Instance, TupleType, Type, TypeType, UnionType, get_proper_type
 
-TEXT = "gpuplane.model.text.Text"
+TEXT = "gpuplane.base.text.Text"
 
 HARMLESS = {"__format__", "__len__", "isprintable"}
 """Attributes of a text that may be used."""

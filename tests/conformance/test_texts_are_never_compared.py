@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 ALLOWED = {
     # Shows a line once that would be shown twice. A line that is worded otherwise is shown all the same.
-    ("gpuplane.model.text", "distinct"),
+    ("gpuplane.base.text", "distinct"),
 }
 """(module, function): where texts are compared, and why that decides nothing."""
 
@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import cast
 
-from gpuplane.model.text import Text, distinct, group_alike, join
+from gpuplane.base.text import Text, distinct, group_alike, join
 
 
 @dataclass(frozen=True)

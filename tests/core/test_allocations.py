@@ -4,6 +4,7 @@ from gpuplane.core.allocations import held_allocations
 from gpuplane.core.reports.nodeannotation import node_gpus
 from gpuplane.core.step import step
 from gpuplane.core.telemetry.holdings import holdings_by_unit
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -15,7 +16,6 @@ from gpuplane.model.facts import (
     MachineObserved,
 )
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from tests.core.dra.nodes import after, claim, node
 

@@ -9,6 +9,7 @@ from gpuplane.core.allocate.response import allocate
 from gpuplane.core.mps import SUPERVISOR_TIMEOUT_S, desired_daemons, not_ready_reason, part_statuses
 from gpuplane.core.reports.readiness import not_ready_reason as whole_unready
 from gpuplane.core.step import step
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import MemorySharedResource, MpsDaemonSettings, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -23,7 +24,6 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, DriverRelease, Snapshot
 from gpuplane.model.status import MPS_SUPERVISOR, MpsDaemonStatus, Status, mps_daemon_part, plugin_part
 from gpuplane.model.views import Mount, RequestRefused

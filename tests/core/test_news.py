@@ -6,12 +6,12 @@ from itertools import pairwise
 from gpuplane.core.advertising import offer
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.claims import AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
 from gpuplane.model.config import DraSettings, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, DrainRequested, Fact, MachineObserved, StatusChanged
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import DRIVER, MPS_SUPERVISOR, SLICES, DriverStatus, SlicesStatus, Status, plugin_part
 from gpuplane.model.views import LogSubject, News

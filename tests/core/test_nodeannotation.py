@@ -8,14 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.reports.nodeannotation import (
-    MAX_BYTES,
-    decode_node_gpus,
-    encode_node_gpus,
-    fit,
-    node_gpus,
-)
+from gpuplane.core.reports.nodeannotation import node_gpus
 from gpuplane.core.step import step
+from gpuplane.kubernetes.contracts.nodeannotation import MAX_BYTES, decode_node_gpus, encode_node_gpus, fit
+from gpuplane.kubernetes.contracts.nodegpus import (
+    CutPart,
+    Holding,
+    NodeGpu,
+    NodeGpus,
+    NodeMigDevice,
+    OfferedResource,
+    State,
+)
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -26,10 +31,8 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
-from gpuplane.model.health import Drain, State
+from gpuplane.model.health import Drain
 from gpuplane.model.machine import Device, DeviceList, Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.nodegpus import CutPart, Holding, NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
-from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import memory_layout
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import KUBELET_LOCK, TurnStatus

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.core.kinds.nvidia.faults import CATALOGUE
-from gpuplane.model.pod import PodRef
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.reasons import REASON_CODES, Holder, Reason
 
 HELD = Reason(kind="held", text="held by pod ml/train", code="held-as-other-resource")

@@ -4,11 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.base.text import MAX_CHARACTERS, clip
 from gpuplane.core.advertising import missing_information_reason, offer
 from gpuplane.core.reports.news import news
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.step import ALLOCATION_LISTING_DELAY, next_due_time, step
-from gpuplane.core.text import MAX_CHARACTERS, clip
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.encoding import decode, encode
 from gpuplane.model.facts import (
@@ -25,7 +26,6 @@ from gpuplane.model.facts import (
     Tick,
 )
 from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot
 from gpuplane.model.status import DRIVER, DriverStatus, Part, Status, Statuses
 from gpuplane.model.views import LogSubject

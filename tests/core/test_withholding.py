@@ -18,6 +18,7 @@ from gpuplane.core.withholding import (
     overlap_reasons,
     withheld_reasons,
 )
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import MemorySharedResource, MigStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -29,7 +30,6 @@ from gpuplane.model.facts import (
     MachineObserved,
 )
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.reasons import Holder
 from gpuplane.model.sharelayout import TIME_SLICES, ShareLayout, memory_layout
 from gpuplane.model.snapshot import Allocation, Snapshot, StoredLedger

@@ -10,7 +10,8 @@ from gpuplane.core.faults.cataloguetable import catalogue_table
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.devicehealth import TEXT_BY_CLEARED_BY
 from gpuplane.core.kinds.table import FAULTS
-from gpuplane.model.health import ClearedBy, Scope, Severity, State
+from gpuplane.kubernetes.contracts.nodegpus import State
+from gpuplane.model.health import ClearedBy, Scope, Severity
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
 

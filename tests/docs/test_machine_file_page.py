@@ -7,7 +7,7 @@ import msgspec
 import pytest
 import yaml
 
-from gpuplane.core import strict
+from gpuplane.base import strict
 from gpuplane.hardware.driver.nodes import DRIVERS
 from gpuplane.hardware.profiles import names
 from gpuplane.model.machine import (

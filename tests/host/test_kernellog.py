@@ -12,16 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.agent.node import Node
+from gpuplane.base.text import MAX_CHARACTERS
 from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.health.kernellog import parse_kmsg_record
 from gpuplane.core.health.state_machine import MAX_EVENT_CODES
 from gpuplane.core.step import step
-from gpuplane.core.text import MAX_CHARACTERS
 from gpuplane.host.kernellog import TURN, watch_kernel_log
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.facts import AllocationsListed, FaultOccurred, MachineObserved
 from gpuplane.model.health import DeviceRecord, Finding
 from gpuplane.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import KERNEL_LOG
 from tests.texts import as_shown

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuplane.core.telemetry.cgroups import container_of
 from gpuplane.host import podrecords
 from gpuplane.host.podrecords import PodRecords
-from gpuplane.model.pod import ContainerId, PodRef
+from gpuplane.kubernetes.podref import ContainerId, PodRef
 
 RECORDED = json.loads((Path(__file__).parent / "podrecords-1.36.json").read_text())
 """What a real node with Kubernetes 1.36.2 had in /var/log at one moment, and what its runtime knew then."""

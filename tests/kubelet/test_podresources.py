@@ -20,6 +20,7 @@ from gpuplane.core.withholding import withheld_reasons
 from gpuplane.kubelet import podresources, sockets
 from gpuplane.kubelet.podresources import follow_allocations, is_urgent
 from gpuplane.kubelet.protocols import podresources_pb2 as pb
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.claims import AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
 from gpuplane.model.config import DraSettings, NamingRule, Settings
 from gpuplane.model.facts import (
@@ -32,7 +33,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot
 from gpuplane.model.status import KUBELET_LOCK, POD_RESOURCES, Status, Statuses, TurnStatus, plugin_part
 from tests import hostile

@@ -5,9 +5,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core import nodeselection
-from gpuplane.core.nodeselection import matches_node, tolerates
-from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
+from gpuplane.kubernetes import selectors as nodeselection
+from gpuplane.kubernetes.selectors import (
+    NodeSelector,
+    NodeSelectorTerm,
+    Requirement,
+    Taint,
+    Toleration,
+    matches_node,
+    tolerates,
+)
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.nodes import Node
 from gpuplane.placement.requests import ANYWHERE, NodeRules

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.strict import InvalidInput
+from gpuplane.base.strict import InvalidInput
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.configuration import (
     POLICY_NAMES,

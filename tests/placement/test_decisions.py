@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.model.placement import (
+from gpuplane.kubernetes.contracts.podplacement import (
     MAX_BYTES,
     PlacedContainer,
     PlacedGpu,

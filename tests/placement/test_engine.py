@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
+from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
 from gpuplane.placement.candidates import Candidates
 from gpuplane.placement.cluster import Cluster, OverCommitted
 from gpuplane.placement.engine import Engine

@@ -20,13 +20,15 @@ from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
 from gpuplane.core.health.reasons import direct_health_reasons
 from gpuplane.core.kinds.nvidia.units import list_units
 from gpuplane.core.reports.inspection.report import build_inspection
-from gpuplane.core.reports.nodeannotation import decode_node_gpus, encode_node_gpus, node_gpus
+from gpuplane.core.reports.nodeannotation import node_gpus
 from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, node_condition
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import step
 from gpuplane.core.telemetry.agentmetrics import metrics
 from gpuplane.kubelet.plugin import _list_response
+from gpuplane.kubernetes.contracts.nodeannotation import decode_node_gpus, encode_node_gpus
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import (
     DraSettings,
     MemorySharedResource,
@@ -53,7 +55,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Device, DeviceList, DeviceNodeStat, Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import memory_layout
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot, StoredLedger
 from gpuplane.model.status import (

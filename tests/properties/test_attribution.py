@@ -15,10 +15,10 @@ from gpuplane.core.telemetry.agentmetrics import metrics
 from gpuplane.core.telemetry.cgroups import container_of
 from gpuplane.core.telemetry.deviceseries import device_metrics
 from gpuplane.core.telemetry.state import TelemetryState, next_state
+from gpuplane.kubernetes.podref import ContainerId, PodRef
 from gpuplane.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.pod import ContainerId, PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.telemetry import GpuSample, MigDeviceSample, ProcessSample, Sample
 from gpuplane.model.views import Labels

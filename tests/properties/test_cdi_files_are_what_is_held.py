@@ -19,10 +19,10 @@ from gpuplane.core.containers.cdi.names import CDI_KINDS
 from gpuplane.core.containers.cdi.registry import Registry, build_registry
 from gpuplane.core.containers.cdi.specstatus import fingerprints_on_disk, spec_fingerprints
 from gpuplane.host.specfiles import found
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded
 from gpuplane.model.machine import Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation
 from tests.host.cdi.test_directory import BY_CDI, World
 from tests.host.cdi.world import GPU, document, machine

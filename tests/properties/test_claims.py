@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import settings as of
 from hypothesis import strategies as st
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprint
@@ -26,6 +26,7 @@ from gpuplane.core.dra.preparing import claim_problem, is_claim_gone, is_prepare
 from gpuplane.core.step import step
 from gpuplane.host import state
 from gpuplane.host.cdi import claimfiles
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.claims import AllocatedClaim, ClaimName, PreparedClaim
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -40,7 +41,6 @@ from gpuplane.model.facts import (
     StatusChanged,
 )
 from gpuplane.model.machine import Fault, Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
 from gpuplane.model.status import CLAIM_FILES, ClaimFilesStatus
 from tests.core.dra.nodes import DRA, GPUS, MACHINE, claim

@@ -16,10 +16,12 @@ from typing import Any
 
 import pytest
 
+from gpuplane.base.value import Value
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import ALLOCATION_LISTING_DELAY, step
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import MemorySharedResource, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocateAnswered,
@@ -31,9 +33,7 @@ from gpuplane.model.facts import (
     MachineObserved,
 )
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
-from gpuplane.model.value import Value
 from tests.lengths import length
 
 NAMES = ("nvidia.com/gpu", "nvidia.com/fast")

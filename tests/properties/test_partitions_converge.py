@@ -18,6 +18,7 @@ from gpuplane.core.partitions.state_machine import awaits_allocatable, current_c
 from gpuplane.core.shares import unit_of
 from gpuplane.core.step import next_due_time, step
 from gpuplane.hardware.partitions import ChangeRefused, make_change, with_partitions
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
     AllocatableListed,
@@ -35,7 +36,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.partitions import ChangeProblem, CreateGpuInstance, GpuLayout, LayoutRequest, ResetGpu, SetMigMode
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot
 from gpuplane.model.status import DRIVER, DriverStatus, Status, plugin_part
 from tests.core.partitions.tables import FOUR, SEVEN, Card, Placement, by_id, can_exist

@@ -14,17 +14,17 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane.agent.migconfigs import load_mig_configs
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.value import Value
 from gpuplane.core.advertising import describe_unsupported_settings
 from gpuplane.core.config.resolve import resolve_with_sources
 from gpuplane.core.config.selection import REQUESTED_BY_LABEL, select_config
 from gpuplane.core.requests import read_node_requests
-from gpuplane.core.strict import InvalidInput
 from gpuplane.host.filewatch import Folder, contents_or_folder
 from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import ConfigLoaded, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import CONFIG, UNSUPPORTED_SHARING, Status
-from gpuplane.model.value import Value
 
 
 class Source(Value):

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.pauses import sleep_until_next
+from gpuplane.base.text import Text, clip, join, join_first_names
 from gpuplane.core import lookup
 from gpuplane.core.advertising import offer
 from gpuplane.core.health import devicehealth
@@ -24,7 +26,6 @@ from gpuplane.core.partitions.desired import MIG_MANAGER_TEXT, requested_name
 from gpuplane.core.partitions.gpuplan import impossible_layout_reason
 from gpuplane.core.requests import driver_release_reason, node_requests
 from gpuplane.core.serving import standby_reason
-from gpuplane.core.text import clip, join_first_names
 from gpuplane.model import encoding
 from gpuplane.model.control import (
     MAX_DRAIN_SECONDS,
@@ -46,8 +47,6 @@ from gpuplane.model.health import Drain
 from gpuplane.model.node import Node
 from gpuplane.model.partitions import LayoutRequest
 from gpuplane.model.snapshot import DriverRelease
-from gpuplane.model.text import Text, join
-from gpuplane.pauses import sleep_until_next
 
 MOST = 32
 """Connections at a time; where there are more the oldest gives way: a request is over at once."""

@@ -12,7 +12,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
-from gpuplane.core.text import escape_unprintable
+from gpuplane.base.text import escape_unprintable
 from gpuplane.model.views import LogSubject
 
 Format = Literal["text", "json"]

@@ -8,18 +8,17 @@ a request is never taken for a generated configuration of the same name.
 import asyncio
 from pathlib import Path
 
-from gpuplane import files
-from gpuplane.core.document import MAX_BYTES
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.text import join, join_first_names
 from gpuplane.core.partitions.migparted import parse_configs
-from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import join_first_names
 from gpuplane.host.filewatch import contents
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import MigConfigsLoaded, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import MIG_CONFIGS_FILE, Status
-from gpuplane.model.text import join
 
 MOST_PROBLEMS = 10
 """Mistakes of a file that are named."""

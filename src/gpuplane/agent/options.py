@@ -4,8 +4,8 @@ from pathlib import Path
 
 from gpuplane.agent.configure import Source
 from gpuplane.apiserver.node import CONFIG_LABEL
+from gpuplane.base.value import Value
 from gpuplane.host.cdi.hook import INSTALLED
-from gpuplane.model.value import Value
 
 
 class Options(Value):

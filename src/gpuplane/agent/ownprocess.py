@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuplane import __version__
-from gpuplane.files import read
+from gpuplane.base.files import read
 from gpuplane.model.views import Labels, Metric
 
 NO_LABELS = Labels()

@@ -23,6 +23,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from gpuplane.agent.ownprocess import process_metrics
+from gpuplane.base.pauses import sleep_until_next
+from gpuplane.base.text import Text
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.telemetry.agentmetrics import metrics
 from gpuplane.core.telemetry.deviceseries import device_metrics
@@ -30,8 +32,6 @@ from gpuplane.core.telemetry.exposition import CONTENT_TYPES, Format, accepts_gz
 from gpuplane.core.telemetry.state import TelemetryState
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
-from gpuplane.pauses import sleep_until_next
 
 EVENT_LOOP_STUCK_AFTER = 15.0
 """Seconds without a turn of the event loop after which the agent counts as dead."""

@@ -7,12 +7,13 @@ import asyncio
 import time
 from pathlib import Path
 
-from gpuplane.core.strict import InvalidInput
+from gpuplane.base.pauses import sleep_until_next
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.text import format_count, join
 from gpuplane.core.telemetry.counters import parse_counters
 from gpuplane.core.telemetry.sampling import sampling_request
 from gpuplane.core.telemetry.state import TelemetryState, next_state
 from gpuplane.core.telemetry.usage import containers_of, with_names_of_pods
-from gpuplane.core.text import format_count
 from gpuplane.hardware import Hardware
 from gpuplane.host.filewatch import contents
 from gpuplane.host.podrecords import PodRecords
@@ -20,8 +21,6 @@ from gpuplane.model.facts import CountersLoaded, SetSampling, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import COUNTERS_FILE, PROCESS_METRICS, Status
 from gpuplane.model.telemetry import SamplingRequest
-from gpuplane.model.text import join
-from gpuplane.pauses import sleep_until_next
 
 FRESH_FOR = 15.0
 """Seconds for which a sample counts, at the least. Later no readings are shown: they would be old ones."""

@@ -5,13 +5,13 @@ What the API server does not say stays as it is: while it is away nothing ends.
 
 from collections.abc import Awaitable, Callable
 
+from gpuplane.base.text import Text, join
 from gpuplane.core.dra.checking import doubtful_claims, is_over
 from gpuplane.core.dra.preparing import prepare_problem
 from gpuplane.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable
 from gpuplane.model.facts import ClaimPrepareRequested, ClaimUnprepareRequested, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import CLAIMS, Status
-from gpuplane.model.text import Text, join
 
 FIRST_CHECK, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds for which a claim has to be in doubt before it is asked of the API server, and between two questions at the

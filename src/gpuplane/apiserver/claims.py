@@ -15,10 +15,10 @@ from urllib.parse import quote
 import msgspec
 
 from gpuplane.apiserver.node import CLIENT_MODULE
+from gpuplane.base.text import Text
 from gpuplane.core.dra.names import DNS_LABEL
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, ClaimUnavailable, OpaqueConfig
 from gpuplane.model.reasons import Reason, ReasonCode
-from gpuplane.model.text import Text
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -57,7 +57,7 @@ class ClaimReader:
         """The claim as the API server has it, whatever its UID. Raises ClaimUnavailable."""
         if CLIENT_MODULE not in sys.modules:
             await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-        from gpuplane.apiserver.connection import ApiServerError, get_object
+        from gpuplane.kubernetes.client.connection import ApiServerError, get_object
 
         try:
             return await get_object(await self.client(), claim_path(claim.namespace, claim.name), Claim)
@@ -71,7 +71,7 @@ class ClaimReader:
 
     async def client(self) -> "AsyncClient":
         """The open client: a new one costs 30 ms, for the certificates. Raises ApiServerError."""
-        from gpuplane.apiserver.connection import connect
+        from gpuplane.kubernetes.client.connection import connect
 
         async with self._lock:
             if self._client is None:

@@ -12,12 +12,12 @@ from typing import Any
 from gpuplane.apiserver.claims import NOT_FOUND, RIGHTS, Claim, ClaimReader, claim_path
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, timestamp
+from gpuplane.base.text import Text
 from gpuplane.core.dra.deviceconditions import ClaimConditions, DeviceCondition, claim_conditions
 from gpuplane.model.claims import AllocatedDevice, ClaimName, ClaimUnavailable, PreparedClaim
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import CLAIM_STATUS, Status
-from gpuplane.model.text import Text
 
 FIELD_MANAGER = "gpuplane-dra"
 REFUSED = (403, 422)
@@ -38,7 +38,7 @@ async def keep_claim_status(node: Node, reader: ClaimReader) -> None:
         await node.wait_until(writer.has_work, None)
         await asyncio.sleep(SETTLES)
         await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-        from gpuplane.apiserver.connection import ApiServerError
+        from gpuplane.kubernetes.client.connection import ApiServerError
 
         try:
             await writer.round()
@@ -92,7 +92,7 @@ class _Writer:
         return _times(found, claim.driver)
 
     async def _write(self, claim: PreparedClaim, conditions: ClaimConditions) -> None:
-        from gpuplane.apiserver.connection import ApiServerError, apply_object
+        from gpuplane.kubernetes.client.connection import ApiServerError, apply_object
 
         times = _with_times(self._written[claim.claim.uid], conditions)
         path = f"{claim_path(claim.claim.namespace, claim.claim.name)}/status"

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, timestamp
+from gpuplane.base.value import Value
 from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.reports.nodecondition import is_machine_and_config_settled
 from gpuplane.core.reports.nodeevents import (
@@ -34,7 +35,6 @@ from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import EVENTS, STATE_DIRECTORY, Status
-from gpuplane.model.value import Value
 from gpuplane.model.views import LogSubject, NodeEvent
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
     """Send Events about the devices of this Node, for ever."""
     start = node.snapshot  # before anything was observed
     await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-    from gpuplane.apiserver.connection import ApiServerError, connect
+    from gpuplane.kubernetes.client.connection import ApiServerError, connect
 
     last: dict[str, DeviceEventState] | None = None
     told: dict[EventKey, SentEvent] = {}
@@ -115,7 +115,7 @@ async def send_event(
     client: "AsyncClient", name: str, event: NodeEvent, sent: dict[EventKey, SentEvent], now: float
 ) -> None:
     """Create an Event, or count one of ours up. Raises ApiServerError; what was sent before that is in `sent`."""
-    from gpuplane.apiserver.connection import ApiServerError, send_object
+    from gpuplane.kubernetes.client.connection import ApiServerError, send_object
 
     for old in [key for key, each in sent.items() if now - each.sent_at > REPEAT_PERIOD]:
         del sent[old]

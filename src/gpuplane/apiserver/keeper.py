@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, followed_since
-from gpuplane.core.text import clip
+from gpuplane.base.text import clip
 from gpuplane.model.config import NodeSettings, Settings
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
@@ -62,7 +62,7 @@ class Kept(Protocol[T]):
 async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
     """Keep it so, for ever."""
     await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-    from gpuplane.apiserver.connection import ApiServerError, connect
+    from gpuplane.kubernetes.client.connection import ApiServerError, connect
 
     rests, memory = Backoff(), _Memory(kept)
     while True:

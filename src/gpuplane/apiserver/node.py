@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from gpuplane.base.text import clip
 from gpuplane.core import requests
 from gpuplane.core.partitions.desired import MIG_LABEL
 from gpuplane.core.reports.nodelabels import is_label_value
-from gpuplane.core.text import clip
 from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.model.node import Node
@@ -44,7 +44,7 @@ from gpuplane.model.status import API_SERVER, PartState, Status
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-    from gpuplane.apiserver.connection import Metadata
+    from gpuplane.kubernetes.client.connection import Metadata
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 RELEASE_ANNOTATION = "gpuplane.io/driver-release"
@@ -59,7 +59,7 @@ NODES_PATH = "/api/v1/nodes"
 NO_REASON = "no reason given"
 BACKOFF = (0.5, 30.0)  # seconds: the first pause after a stream's end or a failure, and the longest
 STEADY_AFTER = 60.0  # seconds after which a stream counts as stable
-CLIENT_MODULE = "gpuplane.apiserver.connection"
+CLIENT_MODULE = "gpuplane.kubernetes.client.connection"
 UNREADABLE_CODES = (403, 404)  # refusals of one object, after which the others can be read
 LONGEST_VERSION = 60  # characters of a container runtime's name and version, and of kubelet's
 
@@ -136,7 +136,7 @@ async def watch_node(node: Node, name: str, kubeconfig: Path | None, config_labe
     `kubeconfig` None: the cluster that this pod runs in.
     """
     await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)  # it takes 100 ms, which would delay the event loop
-    from gpuplane.apiserver.connection import ApiServerError
+    from gpuplane.kubernetes.client.connection import ApiServerError
 
     rested = 0.0
     while True:
@@ -158,7 +158,7 @@ def next_pause(last_pause: float, lasted: float) -> float:
 
 async def _follow_once(node: Node, name: str, kubeconfig: Path | None, config_label: str) -> None:
     """One list and one stream. The credentials are read again for each: their files are renewed while we run."""
-    from gpuplane.apiserver.connection import connect, list_objects, watch_objects
+    from gpuplane.kubernetes.client.connection import connect, list_objects, watch_objects
 
     ours = f"metadata.name={name}"
     async with connect(kubeconfig) as client:
@@ -183,7 +183,7 @@ async def _follow_once(node: Node, name: str, kubeconfig: Path | None, config_la
 
 async def _read_versions(client: "AsyncClient", node: Node, name: str) -> tuple[NodeVersions, str]:
     """(the versions, why they could not be read, for people). Raises ApiServerError."""
-    from gpuplane.apiserver.connection import ApiServerError, get_object
+    from gpuplane.kubernetes.client.connection import ApiServerError, get_object
 
     try:
         status = (await get_object(client, f"{NODES_PATH}/{name}", _Node)).status or _Status()

@@ -60,7 +60,7 @@ class NodeFeature:
         return self._labels(snapshot)
 
     async def write(self, client: "AsyncClient", wanted: Mapping[str, str]) -> str:
-        from gpuplane.apiserver.connection import apply_object, get_metadata
+        from gpuplane.kubernetes.client.connection import apply_object, get_metadata
 
         labels, refused = writable_labels(wanted)
         node = (await get_metadata(client, f"{NODES_PATH}/{self._node}", _Object)).metadata
@@ -77,7 +77,7 @@ class NodeFeature:
 
     async def remove(self, client: "AsyncClient") -> None:
         """Delete the object, where it is ours."""
-        from gpuplane.apiserver.connection import ApiServerError, get_metadata, send_object
+        from gpuplane.kubernetes.client.connection import ApiServerError, get_metadata, send_object
 
         key, value = MANAGED_BY
         try:
@@ -89,7 +89,7 @@ class NodeFeature:
                 raise
 
     def _path(self) -> str:
-        from gpuplane.apiserver.connection import own_namespace
+        from gpuplane.kubernetes.client.connection import own_namespace
 
         space = own_namespace(self._kubeconfig)
         return f"/apis/{VERSION}/namespaces/{space}/nodefeatures/{NAME_PREFIX}{self._node}"

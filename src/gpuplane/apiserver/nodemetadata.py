@@ -16,13 +16,14 @@ import msgspec
 
 from gpuplane.apiserver.keeper import node_settings
 from gpuplane.apiserver.node import NODES_PATH
+from gpuplane.base.text import join_first_names
+from gpuplane.base.value import Value
 from gpuplane.core.reports.migstate import is_state_label_wanted, state_label
-from gpuplane.core.reports.nodeannotation import ANNOTATION, encode_node_gpus, node_gpus
+from gpuplane.core.reports.nodeannotation import node_gpus
 from gpuplane.core.reports.nodelabels import MIG_STATE_LABEL, writable_labels
-from gpuplane.core.text import join_first_names
+from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, encode_node_gpus
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import MIG_STATE, NODE_METADATA
-from gpuplane.model.value import Value
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
@@ -67,7 +68,7 @@ class _AppliedMetadata:
         self._name, self._path, self._manager = name, f"{NODES_PATH}/{name}", manager
 
     async def write(self, client: "AsyncClient", wanted: WantedMetadata) -> str:
-        from gpuplane.apiserver.connection import apply_object
+        from gpuplane.kubernetes.client.connection import apply_object
 
         metadata = await self._read(client)
         conflicts: tuple[tuple[str, str], ...] = ()
@@ -77,7 +78,7 @@ class _AppliedMetadata:
         return f"{_describe(wanted)} of Node {self._name} {verb} up to date" + "".join(_remarks(wanted, conflicts))
 
     async def remove(self, client: "AsyncClient") -> None:
-        from gpuplane.apiserver.connection import ApiServerError, apply_object
+        from gpuplane.kubernetes.client.connection import ApiServerError, apply_object
 
         try:
             metadata = await self._read(client)
@@ -89,7 +90,7 @@ class _AppliedMetadata:
             await apply_object(client, self._path, self._body(metadata.uid, WantedMetadata()), self._manager)
 
     async def _read(self, client: "AsyncClient") -> _Metadata:
-        from gpuplane.apiserver.connection import get_metadata
+        from gpuplane.kubernetes.client.connection import get_metadata
 
         return (await get_metadata(client, self._path, _Node)).metadata
 

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuplane.apiserver.node import CLIENT_MODULE, next_pause
-from gpuplane.core.text import matches_pattern
+from gpuplane.base.text import matches_pattern
+from gpuplane.kubernetes.podref import PodMetadata
 from gpuplane.model.config import MetricsSettings
 from gpuplane.model.facts import PodsObserved, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.pod import PodMetadata
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import PODS, Status
 
 if TYPE_CHECKING:
-    from gpuplane.apiserver.connection import Metadata
+    from gpuplane.kubernetes.client.connection import Metadata
 
 PODS_PATH = "/api/v1/pods"
 HASH_ANNOTATION, MIRROR_ANNOTATION = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
@@ -57,7 +57,7 @@ def _settings(snapshot: Snapshot) -> MetricsSettings:
 
 async def _watch(node: Node, name: str, kubeconfig: Path | None, allowed: tuple[str, ...]) -> None:
     """One list and one stream after another, for ever. What was known stays while the API server is away."""
-    from gpuplane.apiserver.connection import ApiServerError
+    from gpuplane.kubernetes.client.connection import ApiServerError
 
     rested = 0.0
     while True:
@@ -71,7 +71,7 @@ async def _watch(node: Node, name: str, kubeconfig: Path | None, allowed: tuple[
 
 
 async def _follow_once(node: Node, name: str, kubeconfig: Path | None, allowed: tuple[str, ...]) -> None:
-    from gpuplane.apiserver.connection import connect, list_objects, watch_objects
+    from gpuplane.kubernetes.client.connection import connect, list_objects, watch_objects
 
     ours = f"spec.nodeName={name}"
     async with connect(kubeconfig) as client:

@@ -22,6 +22,7 @@ import msgspec
 
 from gpuplane.apiserver.node import CLIENT_MODULE, NODES_PATH
 from gpuplane.apiserver.retry import Backoff, followed_since, timestamp
+from gpuplane.base.value import Value
 from gpuplane.core.reports.migstate import MIG_CONDITION, TimeText, mig_condition
 from gpuplane.core.reports.nodecondition import node_condition
 from gpuplane.core.reports.readycondition import ready_condition
@@ -29,7 +30,6 @@ from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import NODE_CONDITION, Status
-from gpuplane.model.value import Value
 from gpuplane.model.views import NodeCondition
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class _Patience:
 async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> None:
     """Keep the conditions of this Node object up to date, for ever."""
     await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-    from gpuplane.apiserver.connection import ApiServerError, connect
+    from gpuplane.kubernetes.client.connection import ApiServerError, connect
 
     written: WrittenConditions | None = None
     patience, rests, next_beat = _Patience(node.now), Backoff(), 0.0
@@ -163,7 +163,7 @@ async def _write_conditions(
     client: "AsyncClient", name: str, current: Mapping[str, NodeCondition], written: WrittenConditions | None
 ) -> Mapping[str, str]:
     """Write conditions; returns since when each has its status. Raises ApiServerError."""
-    from gpuplane.apiserver.connection import send_object
+    from gpuplane.kubernetes.client.connection import send_object
 
     before: Mapping[str, tuple[str, str]]
     before = {type: (said.status, since) for type, (said, since) in written.by_type.items()} if written else {}
@@ -191,7 +191,7 @@ async def _write_conditions(
 
 async def _read_conditions(client: "AsyncClient", name: str) -> Mapping[str, tuple[str, str]]:
     """Type → (status, since when) of the conditions that the API server has. Raises ApiServerError."""
-    from gpuplane.apiserver.connection import get_object
+    from gpuplane.kubernetes.client.connection import get_object
 
     status = (await get_object(client, f"{NODES_PATH}/{name}", _Node)).status or _Status()
     return {each.type: (each.status, each.lastTransitionTime or "") for each in status.conditions or ()}

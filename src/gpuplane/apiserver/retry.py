@@ -11,7 +11,7 @@ from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import API_SERVER
 
 if TYPE_CHECKING:
-    from gpuplane.apiserver.connection import ApiServerError
+    from gpuplane.kubernetes.client.connection import ApiServerError
 
 REFUSED_CODES = (401, 403)
 LONG_PAUSE = 300.0  # seconds to pause after a refusal that only a person can resolve

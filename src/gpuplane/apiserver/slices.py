@@ -26,6 +26,7 @@ import msgspec
 from gpuplane.apiserver.events import EventKey, SentEvent, send_event
 from gpuplane.apiserver.node import CLIENT_MODULE, NODES_PATH, next_pause
 from gpuplane.apiserver.retry import Backoff
+from gpuplane.base.text import clip, format_count, join_first_names
 from gpuplane.core.dra.publishing import (
     Answer,
     Changes,
@@ -38,7 +39,6 @@ from gpuplane.core.dra.publishing import (
     withdrawn_devices,
 )
 from gpuplane.core.dra.slices import claimed_gpus, resource_slices
-from gpuplane.core.text import clip, format_count, join_first_names
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.resourceslices import KeptSlice, ResourceSlice, ServerAbilities
@@ -49,7 +49,7 @@ from gpuplane.model.views import NodeEvent
 if TYPE_CHECKING:
     from httpx2 import AsyncClient
 
-    from gpuplane.apiserver.connection import ApiServerError
+    from gpuplane.kubernetes.client.connection import ApiServerError
 
 SLICES_PATH = "/apis/resource.k8s.io/v1/resourceslices"
 FIELD_MANAGER = "gpuplane-slices"
@@ -117,7 +117,7 @@ def _is_concerned(snapshot: Snapshot) -> bool:
 
 async def _follow(node: Node, name: str, kubeconfig: Path | None) -> None:
     """One list and one stream after another, until DRA is off and no slice is left. The driver's name may change."""
-    from gpuplane.apiserver.connection import ApiServerError, connect
+    from gpuplane.kubernetes.client.connection import ApiServerError, connect
 
     publisher = _Publisher(node, name, _driver(node.snapshot))
     pause, rests = 0.0, Backoff()
@@ -177,7 +177,7 @@ class _Publisher:
 
     async def follow_once(self, client: "AsyncClient") -> None:
         """One list and one stream; what differs is written meanwhile. Raises ApiServerError."""
-        from gpuplane.apiserver.connection import ApiServerError, list_whole, watch_whole
+        from gpuplane.kubernetes.client.connection import ApiServerError, list_whole, watch_whole
 
         ours = f"spec.nodeName={self.name},spec.driver={self.driver}"
         self._server_name, self._server = str(client.base_url), ServerAbilities()
@@ -225,13 +225,13 @@ class _Publisher:
 
     async def _read_owner(self, client: "AsyncClient") -> None:
         """The UID of our Node. Raises ApiServerError."""
-        from gpuplane.apiserver.connection import get_metadata
+        from gpuplane.kubernetes.client.connection import get_metadata
 
         self._owner = (await get_metadata(client, f"{NODES_PATH}/{quote(self.name, safe='')}", _Node)).metadata.uid
 
     async def _write(self, client: "AsyncClient") -> None:
         """Write what differs, whenever something does; for ever."""
-        from gpuplane.apiserver.connection import ApiServerError
+        from gpuplane.kubernetes.client.connection import ApiServerError
 
         rests = Backoff()
         while True:
@@ -299,7 +299,7 @@ class _Publisher:
             await _at_once(lambda name: self._apply(client, slices[name], todo.specs[name]), names)
 
     async def _delete(self, client: "AsyncClient", obsolete: KeptSlice) -> None:
-        from gpuplane.apiserver.connection import ApiServerError, send_object
+        from gpuplane.kubernetes.client.connection import ApiServerError, send_object
 
         only = {"preconditions": {"uid": obsolete.uid, "resourceVersion": obsolete.version}}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **only}
@@ -314,7 +314,7 @@ class _Publisher:
     async def _apply(
         self, client: "AsyncClient", wanted: ResourceSlice, spec: Mapping[str, Any], *, dry: bool = False
     ) -> None:
-        from gpuplane.apiserver.connection import APPLY, ApiServerError, send_object
+        from gpuplane.kubernetes.client.connection import APPLY, ApiServerError, send_object
 
         path = f"{SLICES_PATH}/{quote(wanted.name, safe='')}"
         options = {"fieldManager": FIELD_MANAGER, "force": "true", **({"dryRun": "All"} if dry else {})}
@@ -402,7 +402,7 @@ class _Publisher:
 
     async def _tell(self, client: "AsyncClient") -> None:
         """Send an Event about our Node when the slices come to be wrong, or right again. One that is lost is lost."""
-        from gpuplane.apiserver.connection import ApiServerError
+        from gpuplane.kubernetes.client.connection import ApiServerError
 
         status = self.node.snapshot.statuses.of(SLICES)
         if status is None or status.code == self._told_code:

@@ -53,7 +53,7 @@ class StartupTaint:
         return node_settings(snapshot).startup_taint if self.inputs(snapshot) else None
 
     async def write(self, client: "AsyncClient", wanted: str) -> str:
-        from gpuplane.apiserver.connection import JSON_PATCH, get_object, send_object
+        from gpuplane.kubernetes.client.connection import JSON_PATCH, get_object, send_object
 
         spec = (await get_object(client, self._path, _Node)).spec or _Spec()
         operations: list[dict[str, Any]] = []

@@ -17,6 +17,7 @@ from gpuplane.agent import logs
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
 from gpuplane.agent.rights import lacks, useless
+from gpuplane.base.strict import InvalidInput
 from gpuplane.cli.arguments import Choice, Parser
 from gpuplane.cli.driverroot import Root, contained, driver_root, seen
 from gpuplane.cli.machine import NVML, hardware, plain_devices
@@ -27,7 +28,6 @@ from gpuplane.core.config.flags import FLAG_BY_NAME
 from gpuplane.core.config.flagvalues import add_arguments, flag_text_or_default, flag_texts_by_name, use_two_dashes
 from gpuplane.core.config.resolve import resolve_settings
 from gpuplane.core.dra.names import POD_UID
-from gpuplane.core.strict import InvalidInput
 from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.kernellog import host_pids

@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gpuplane.base.strict import did_you_mean
 from gpuplane.cli.say import fail, told
 from gpuplane.core.config.flags import FLAG_BY_NAME
-from gpuplane.core.strict import did_you_mean
 
 if TYPE_CHECKING:
     import click

@@ -8,20 +8,21 @@ from typing import get_args
 
 import click
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.text import format_count, tab_separated
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
 from gpuplane.cli.say import marked, told
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.affinity import Policy
 from gpuplane.core.choice.explanation import ChoiceExplanation, explain_choice
 from gpuplane.core.config.resolve import resolve_with_sources
-from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.step import step
-from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import format_count, format_json, tab_separated
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import find
 from gpuplane.model.config import Config, Settings
+from gpuplane.model.encoding import format_json
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.views import OfferedDevice, Resource

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import tab_separated
 from gpuplane.cli.connection import show, state_dir
 from gpuplane.core.reports.claims import report_claims
-from gpuplane.core.text import format_json, tab_separated
+from gpuplane.model.encoding import format_json
 from gpuplane.model.inspection import VERSION, ClaimShown, ClaimsShown
 
 HEADS = ("CLAIM", "STATE", "REQUEST", "GPU", "UUID", "USED BY", "REASON")

@@ -8,7 +8,11 @@ from typing import Any
 
 import click
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.text import format_count, tab_separated
+from gpuplane.base.value import Value
 from gpuplane.cli.options import PATH, Machine
 from gpuplane.cli.say import marked, say, told
 from gpuplane.core.config.flags import FLAGS, Flag
@@ -16,13 +20,10 @@ from gpuplane.core.config.flagtable import flags_table
 from gpuplane.core.config.flagvalues import flag_texts_by_name
 from gpuplane.core.config.nvidia import differences_from_nvidia
 from gpuplane.core.config.resolve import ResolvedConfig, resolve_with_sources
-from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.explanation import Explanation, UnitExplanation, explain_node
-from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import format_count, format_json, tab_separated
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.profiles import find
-from gpuplane.model.value import Value
+from gpuplane.model.encoding import format_json
 
 
 def flags(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -14,10 +14,10 @@ import click
 import msgspec
 
 from gpuplane import __version__
+from gpuplane.base.text import clip, join_first_names
 from gpuplane.cli.options import PATH
 from gpuplane.core.commands import USUAL_STATE_DIR, unusual_state_dir
 from gpuplane.core.lenient import UnreadableValue, decode_leniently
-from gpuplane.core.text import clip, join_first_names
 from gpuplane.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
 from gpuplane.model.encoding import decode
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.strict import InvalidInput
 from gpuplane.cli import ending
 from gpuplane.cli.options import Machine
-from gpuplane.core.strict import InvalidInput
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
 from gpuplane.sandbox.demo import Broken, Demo, Scene

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import click
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.strict import InvalidInput
 from gpuplane.cli import ending
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import told
 from gpuplane.core.config.resolve import resolve_with_sources
-from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.step import step
-from gpuplane.core.strict import InvalidInput
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.once import Unseen, look
 from gpuplane.hardware.profiles import find

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import clip
+from gpuplane.base.value import Value
 from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
 from gpuplane.core.requests import driver_release_reason
-from gpuplane.core.text import clip, format_json
 from gpuplane.model.control import MAX_DRIVER_RELEASE_SECONDS, GetNodeState, ReleaseDriver, ResumeDriver
+from gpuplane.model.encoding import format_json
 from gpuplane.model.status import DRIVER, DriverStatus
-from gpuplane.model.value import Value
 
 PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
 

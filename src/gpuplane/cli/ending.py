@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from gpuplane import files
+from gpuplane.base import files
 
 if TYPE_CHECKING:
     import asyncio

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import Text, clip
+from gpuplane.base.value import Value
 from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
 from gpuplane.cli.progress import at_work
@@ -23,14 +25,12 @@ from gpuplane.core.kinds.table import kind_of
 from gpuplane.core.lookup import find_device
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.shares import unit_of
-from gpuplane.core.text import clip, format_json
+from gpuplane.kubernetes.podref import ADMITTED_TEXT
 from gpuplane.model.config import Settings
 from gpuplane.model.control import MAX_DRAIN_SECONDS, DrainDevice, NodeState, RestoreDevice
+from gpuplane.model.encoding import format_json
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceHealth, DeviceRecord, HealthRecords
-from gpuplane.model.pod import ADMITTED_TEXT
 from gpuplane.model.status import plugin_part
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 LOOKS = 3.0
 """Seconds within which looks show what was mended just before."""

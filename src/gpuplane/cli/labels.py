@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import tab_separated
+from gpuplane.base.value import Value
 from gpuplane.cli.connection import show, state_dir
 from gpuplane.cli.described import snapshot_of
 from gpuplane.cli.options import PATH, Machine, misuse
 from gpuplane.core.advertising import missing_information_reason
 from gpuplane.core.labels.featurelabels import feature_labels
-from gpuplane.core.text import format_json, tab_separated
-from gpuplane.model.value import Value
+from gpuplane.model.encoding import format_json
 from gpuplane.model.views import FeatureLabel
 
 HEADS = ("LABEL", "VALUE", "KNOWN FROM")

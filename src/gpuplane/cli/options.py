@@ -8,8 +8,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from gpuplane.base.strict import did_you_mean
 from gpuplane.cli.machine import NVML
-from gpuplane.core.strict import did_you_mean
 from gpuplane.hardware.profiles import Unknown, find, names
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import click
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.cli import ending
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 import gpuplane
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.cli.options import OneOf
 
 PACKAGE = Path(gpuplane.__file__).parent

@@ -13,9 +13,9 @@ import msgspec
 
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # lost connections are no news of gRPC's here: kubelet says them
 
+from gpuplane.base.text import escape_unprintable
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say
-from gpuplane.core.text import escape_unprintable
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.console import Console
 from gpuplane.sandbox.kubelet.messages import Message

@@ -8,8 +8,7 @@ import os
 import sys
 import textwrap
 
-from gpuplane.core.text import escape_unprintable
-from gpuplane.model.text import Text
+from gpuplane.base.text import Text, escape_unprintable
 
 
 def say(text: Text, *, err: bool = False) -> None:

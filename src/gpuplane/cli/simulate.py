@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.strict import InvalidInput, did_you_mean
+from gpuplane.base.text import format_count, join_first_names
 from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
 from gpuplane.cli.progress import progress_bar
 from gpuplane.cli.say import say, told
-from gpuplane.core.strict import InvalidInput, did_you_mean
-from gpuplane.core.text import format_count, format_json, join_first_names
+from gpuplane.model.encoding import format_json
 from gpuplane.placement.configuration import POLICY_NAMES, UnknownPolicy, parse_policy
 
 if TYPE_CHECKING:

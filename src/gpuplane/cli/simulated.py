@@ -4,8 +4,8 @@ import csv
 import io
 from collections.abc import Callable, Iterator
 
+from gpuplane.base.text import format_count
 from gpuplane.cli.times import span
-from gpuplane.core.text import format_count
 from gpuplane.placement.simulation.report import PolicyFigures, Report
 from gpuplane.placement.simulation.results import Difference, MeanAndSd, Run
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import tab_separated
 from gpuplane.cli.connection import ask, node_state, state_dir
 from gpuplane.cli.described import snapshot_of
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
@@ -14,9 +15,9 @@ from gpuplane.core.advertising import missing_information_reason
 from gpuplane.core.dra.publishing import manifest
 from gpuplane.core.dra.slices import resource_slices
 from gpuplane.core.reports.slices import report_slices
-from gpuplane.core.text import format_json, tab_separated
 from gpuplane.model.config import DraSettings, Settings
 from gpuplane.model.control import GetNodeState
+from gpuplane.model.encoding import format_json
 from gpuplane.model.inspection import SliceShown, SlicesShown
 from gpuplane.model.resourceslices import ResourceSlice
 from gpuplane.model.snapshot import Snapshot

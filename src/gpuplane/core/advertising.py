@@ -10,6 +10,7 @@ withholds nothing, the offer after it is the very same object, and nobody who fo
 from collections.abc import Collection, Iterator, Mapping
 from itertools import chain
 
+from gpuplane.base.text import Text
 from gpuplane.core import mps, requests, withholding
 from gpuplane.core.containers.cdi import desiredspecs as cdi
 from gpuplane.core.health import reasons
@@ -35,7 +36,6 @@ from gpuplane.model.status import (
     AnyPart,
     parse_part_name,
 )
-from gpuplane.model.text import Text
 from gpuplane.model.views import Offer, OfferedDevice, Reason, ReasonKind, Resource
 
 UNSAVED_LAYOUT_TEXT = "the agent has not yet saved the layout of its shares in the state directory"

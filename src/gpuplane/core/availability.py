@@ -6,20 +6,21 @@ finds out for itself whether a device is given out, so none can say otherwise th
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane.base.text import join
 from gpuplane.core.advertising import offer, offer_waiting_reason, unavailable_units
 from gpuplane.core.commands import INSPECT, command_line
-from gpuplane.core.devicenames import DeviceName, index_sort_key
+from gpuplane.core.devicenames import DeviceName
 from gpuplane.core.health import devicehealth
 from gpuplane.core.inventory.resources import assign_units
 from gpuplane.core.kinds.nvidia.gpu import GPU
 from gpuplane.core.kinds.table import kind_of
 from gpuplane.core.view import part_view
+from gpuplane.kubernetes.contracts.nodeannotation import index_sort_key
 from gpuplane.model.config import Settings
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import DeviceList, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CONFIG, DRIVER, plugin_part
-from gpuplane.model.text import join
 from gpuplane.model.views import Availability, NotOffered, Offer, OfferedDevice, Reason, ReasonKind, Resource, Unit
 
 CLEARED_BY_TEXT_BY_KIND: Mapping[ReasonKind, str] = {

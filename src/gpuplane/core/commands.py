@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpuplane.model.text import Text
+from gpuplane.base.text import Text
 
 USUAL_STATE_DIR = "/var/lib/gpuplane"
 """The state directory of an agent and of commands where none is given."""

@@ -1,11 +1,11 @@
 """How texts name devices, several at once: "8 GPUs (0 to 7)"."""
 
-import sys
 from collections.abc import Iterable, Sequence
 
+from gpuplane.base.text import format_count, format_index_ranges
 from gpuplane.core.kinds.nvidia.gpu import GPU, is_mig_uuid
 from gpuplane.core.kinds.table import kind_of
-from gpuplane.core.text import format_count, format_index_ranges
+from gpuplane.kubernetes.contracts.nodeannotation import index_sort_key
 
 DeviceName = tuple[str, str]
 """(UUID, index). An index is "0", or "0:1" for a MIG device. A UUID that the driver does not report is ""; so is the
@@ -43,11 +43,6 @@ def _describe_indices(devices: Sequence[DeviceName]) -> str:
     """Indices in the driver's order, then the UUIDs of absent devices."""
     there = sorted({index for _, index in devices if index}, key=index_sort_key)
     return ", ".join(filter(None, (format_index_ranges(there), *(uuid for uuid, index in devices if not index))))
-
-
-def index_sort_key(index: str) -> tuple[int, ...]:
-    """The sort key of an index, for the driver's order: "0:10" comes after "0:9". What has no index comes last."""
-    return tuple(map(int, index.split(":"))) if index else (sys.maxsize,)
 
 
 def device_uuids_or_indices(devices: Iterable[DeviceName]) -> tuple[str, ...]:

@@ -17,13 +17,13 @@ A GPU's own node is not created here: if it is missing, it may have been withhel
 import re
 from collections.abc import Mapping
 
+from gpuplane.base.text import join_first_names
+from gpuplane.base.value import Value
 from gpuplane.core.requests import driver_release_reason
-from gpuplane.core.text import join_first_names
 from gpuplane.core.view import part_view
 from gpuplane.model.machine import DeviceNodeStat, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import PartState, Status
-from gpuplane.model.value import Value
 
 EFFECT_BY_MISSING_CONTROL_NODE = {
     "/dev/nvidiactl": "nothing can use the driver",

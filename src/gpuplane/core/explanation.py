@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
+from gpuplane.base.text import Text, format_memory, matches_pattern
+from gpuplane.base.value import Value
 from gpuplane.core import mps
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.explanation import describe_policy
@@ -19,13 +21,10 @@ from gpuplane.core.inventory.sharing import sharing_entry_by_name
 from gpuplane.core.kinds.table import FAULTS
 from gpuplane.core.kinds.unitresource import UnitResource
 from gpuplane.core.step import step
-from gpuplane.core.text import format_memory, matches_pattern
 from gpuplane.model.config import Config, MemorySharedResource, MpsDaemonSettings, ReplicatedResource, Settings
 from gpuplane.model.facts import DevicesObserved, Fact, MachineObserved
 from gpuplane.model.machine import NVIDIA_GPU, DeviceList, Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
+from gpuplane.base.text import clip, join_first_names
 from gpuplane.core.health.records import apply_reboot
-from gpuplane.core.text import clip, join_first_names
 from gpuplane.model.claims import PreparedClaim
 from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Drain, HealthRecords

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
+from gpuplane.base.text import Text
 from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
 
 NO_REQUESTS = NodeObjectRequests()
 

@@ -6,9 +6,9 @@ its directory, and everybody else watches, is ready to take over, and changes no
 The status of the kubelet lock and that of the state directory say whose turn it is.
 """
 
+from gpuplane.base.text import Text
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import KUBELET_LOCK, STATE_DIRECTORY, Turn
-from gpuplane.model.text import Text
 
 
 def standby_reason(snapshot: Snapshot) -> Text:

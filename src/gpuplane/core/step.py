@@ -11,13 +11,13 @@ Rules that must stay:
 
 from collections.abc import Iterator
 
+from gpuplane.base.text import on_one_line
 from gpuplane.core import observation, takeover, timeslices
 from gpuplane.core.advertising import share_layouts_for_ledger
 from gpuplane.core.dra import preparing
 from gpuplane.core.health import drains, events, holders, observations, probes, records
 from gpuplane.core.health.context import health_context, health_records
 from gpuplane.core.partitions import state_machine as partitions
-from gpuplane.core.text import on_one_line
 from gpuplane.core.withholding import mig_parents
 from gpuplane.model.config import NodeObjectRequests
 from gpuplane.model.facts import (

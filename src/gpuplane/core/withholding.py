@@ -25,6 +25,7 @@ no unit's, but begins with a GPU's UUID, is another plugin's name for a part of 
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from gpuplane.base.value import Value
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.inventory.resources import node_resources
 from gpuplane.core.kinds.nvidia.gpu import gpu_uuid_in_mig_uuid, is_mig_uuid
@@ -35,7 +36,6 @@ from gpuplane.model.machine import Gpu
 from gpuplane.model.reasons import Holder, Reason, ReasonCode
 from gpuplane.model.sharelayout import EncodedLayout, ShareLayout
 from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.value import Value
 from gpuplane.model.views import Resource
 
 MPS_PIPE_VARIABLE, SHARE_MEMORY_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MEMORY_MIB"

@@ -15,8 +15,9 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 
-from gpuplane.core import strict
-from gpuplane.core.text import matches_pattern
+from gpuplane.base import strict
+from gpuplane.base.pauses import seconds_until_next
+from gpuplane.base.text import matches_pattern
 from gpuplane.hardware.driver.changes import PROBLEMS
 from gpuplane.hardware.driver.errors import crash, explain, hang
 from gpuplane.hardware.failures import NO_SAMPLING, show
@@ -41,7 +42,6 @@ from gpuplane.model.machine import Fault, Gpu, GpuProcess, Machine, MachineFile,
 from gpuplane.model.partitions import PartitionChange
 from gpuplane.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
 from gpuplane.model.telemetry import Sample
-from gpuplane.pauses import seconds_until_next
 
 TURN = 16
 """Facts after which others have their turn: an edit may add thousands of incidents."""

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.core.devicenodes import DesiredNodes, DeviceNodeReconcileResult, desired_nodes, nodes_status
 from gpuplane.hardware.driver.nodes import majors
 from gpuplane.model.facts import StatusChanged

@@ -6,7 +6,7 @@ answer that is missing is not made, and a hang or a crash leaves its own fault a
 
 from collections.abc import Collection, Sequence
 
-from gpuplane.core.text import matches_pattern
+from gpuplane.base.text import matches_pattern
 from gpuplane.hardware.driver.counters import GPM_METRICS, order
 from gpuplane.hardware.driver.errors import (
     UNASKED,

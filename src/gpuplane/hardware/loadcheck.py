@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 
-from gpuplane.core import strict
+from gpuplane.base import strict
 from gpuplane.hardware.driver.counters import MIG_FIELDS, PERCENT, RATIOS, UNCORRECTED, link_sources
 from gpuplane.model.telemetry import LINK_FIELDS, SAMPLED_FIELDS, Curve, DescribedLoad
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from gpuplane.core import strict
+from gpuplane.base import strict
 from gpuplane.core.faults.overrides import xid_number
 from gpuplane.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.core.kinds.table import PLAIN_KINDS

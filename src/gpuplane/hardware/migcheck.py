@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from gpuplane.core import strict
+from gpuplane.base import strict
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuInstance, GpuInstanceProfile

@@ -23,6 +23,8 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
+from gpuplane.base.pauses import seconds_until_next
+from gpuplane.base.text import Text
 from gpuplane.core.observation import replace_gpu_of_same_uuid
 from gpuplane.hardware.charges import Charges, charge, in_force, lift
 from gpuplane.hardware.child import Child, Waiting
@@ -50,8 +52,6 @@ from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.partitions import GpuUser, ResetGpu
 from gpuplane.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
 from gpuplane.model.telemetry import Sample
-from gpuplane.model.text import Text
-from gpuplane.pauses import seconds_until_next
 
 STUCK = 1
 """Processes that survive being killed which are left behind while another one is started."""

@@ -7,10 +7,10 @@ ended without a look.
 
 from collections.abc import Callable
 
+from gpuplane.base.text import Text
 from gpuplane.hardware.driver.changes import PROBLEMS
 from gpuplane.model.facts import ChangePartition, PartitionChangeFinished
 from gpuplane.model.partitions import ChangeProblem, GpuUser
-from gpuplane.model.text import Text
 
 NO_PROCESS = "the driver's process does not run now"
 

@@ -10,6 +10,7 @@ from the GPU's minor and the ids, too (/proc/driver/nvidia-caps/mig-minors).
 import uuid
 from collections.abc import Mapping, Sequence
 
+from gpuplane.base.text import Text
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.layouts import fits, memory_slices
 from gpuplane.core.partitions.names import find_profile, profile_name
@@ -31,7 +32,6 @@ from gpuplane.model.partitions import (
     ResetGpu,
     SetMigMode,
 )
-from gpuplane.model.text import Text
 
 HOPPER = (9, 0)
 """The compute capability from which on a change of the MIG mode needs no reset."""

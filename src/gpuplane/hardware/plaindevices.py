@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane.core import strict
+from gpuplane.base import strict
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.facts import Action, DevicesObserved, Fact, StatusChanged
 from gpuplane.model.machine import Device, DeviceList, Fault, MachineFile

@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane import files
-from gpuplane.model.value import Value
+from gpuplane.base import files
+from gpuplane.base.value import Value
 
 READY, SLEEPS, STOPPED = "R", "S", "Tt"
 """States of a thread (proc_pid_stat(5), field 3); stopped by a signal, or by a debugger."""

@@ -19,8 +19,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuplane.core.text import clip
-from gpuplane.files import untrusted
+from gpuplane.base.files import untrusted
+from gpuplane.base.text import clip
 from gpuplane.hardware import tethered
 from gpuplane.hardware.driver.errors import NAMES
 from gpuplane.hardware.driver.page import Announced

@@ -12,14 +12,14 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.text import join_first_names
+from gpuplane.base.value import Value
 from gpuplane.core.reports.nodelabels import writable_labels
-from gpuplane.core.text import join_first_names
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import FEATURES_FILE, Status
-from gpuplane.model.value import Value
 
 MODE, DIRECTORY_MODE = 0o644, 0o755
 LARGEST_FILE = 1 << 16

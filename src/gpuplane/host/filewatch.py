@@ -12,9 +12,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
-from gpuplane import files
-from gpuplane.core.document import MAX_BYTES
-from gpuplane.pauses import sleep_until_next
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.pauses import sleep_until_next
 
 T = TypeVar("T")
 

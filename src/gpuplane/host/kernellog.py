@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.core.health.kernellog import parse_kmsg_record
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
 
 UNKNOWN = "an unknown process"
 

@@ -7,7 +7,7 @@ changes nothing in the directory: what it cannot read it leaves to the agent who
 import asyncio
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.core.ledger import CLAIMS_DIRECTORY
 from gpuplane.host.state import load
 from gpuplane.model.facts import LedgerLoaded

@@ -25,8 +25,8 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from gpuplane import files
-from gpuplane.model.pod import ContainerId, PodRef
+from gpuplane.base import files
+from gpuplane.kubernetes.podref import ContainerId, PodRef
 
 CONTAINERS, PODS = "var/log/containers", "var/log/pods"
 LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"

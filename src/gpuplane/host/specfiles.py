@@ -10,10 +10,10 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.text import escape_unprintable
 from gpuplane.core.containers.cdi.registry import SPEC_FILE_SUFFIXES, SpecFile, parse_spec_file
-from gpuplane.core.document import MAX_BYTES
-from gpuplane.core.text import escape_unprintable
 
 
 def found(directories: Sequence[Path]) -> Iterator[SpecFile]:

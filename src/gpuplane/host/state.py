@@ -21,7 +21,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.pauses import sleep_until_next
 from gpuplane.core.ledger import (
     CLAIMS_DIRECTORY,
     FIELDS_WITH_FILE,
@@ -37,7 +38,6 @@ from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Ledger, StoredLedger
 from gpuplane.model.status import STATE_DIRECTORY, TurnStatus
 from gpuplane.model.views import LogSubject
-from gpuplane.pauses import sleep_until_next
 
 MOST = 16 * 1024 * 1024
 """Bytes of one part: a record of a device has some hundred."""

@@ -20,13 +20,13 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.pauses import sleep_until_next
 from gpuplane.core.serving import standby_reason
 from gpuplane.kubelet.sockets import describe_process
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import KUBELET_LOCK, PartState, Turn, TurnStatus
-from gpuplane.pauses import sleep_until_next
 
 CHECK_INTERVAL = 2.0  # seconds between two checks that the directory is still the same; each Register checks it too
 HOLDER_INTERVAL = 10.0  # seconds between two checks who holds the lock

@@ -18,12 +18,12 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from gpuplane.base.text import clip
 from gpuplane.core.advertising import offer, offered_devices_by_id
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.choice.preference import preferred_ids
 from gpuplane.core.serving import may_serve
 from gpuplane.core.shares import MAX_SHARES_PER_NODE
-from gpuplane.core.text import clip
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginServicer
 from gpuplane.model.facts import AllocateAnswered

@@ -32,7 +32,7 @@ import grpc
 import msgspec
 from google.protobuf.message import DecodeError
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.core.dra.listed import held_unit, naming
 from gpuplane.core.health.reasons import any_device_awaits_container_end
 from gpuplane.core.kinds.table import UNIT_ID_PREFIXES
@@ -49,9 +49,9 @@ from gpuplane.kubelet.sockets import (
     grpc_target,
     socket_identity,
 )
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.facts import AllocationsListed, StatusChanged
 from gpuplane.model.node import Node
-from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import POD_RESOURCES, PartState, Status

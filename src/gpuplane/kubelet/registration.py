@@ -32,10 +32,10 @@ from pathlib import Path
 
 import grpc
 
+from gpuplane.base.pauses import seconds_until_next
+from gpuplane.base.text import clip
 from gpuplane.core.advertising import offer
-from gpuplane.core.resourcenames import RESOURCE_PREFIX
 from gpuplane.core.serving import may_register, may_serve
-from gpuplane.core.text import clip
 from gpuplane.kubelet.plugin import Plugin
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
@@ -54,11 +54,11 @@ from gpuplane.kubelet.sockets import (
     serve_at_new_socket,
     socket_identity,
 )
+from gpuplane.kubernetes.resourcenames import RESOURCE_PREFIX
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import PartState, Status, plugin_part
 from gpuplane.model.views import LogSubject
-from gpuplane.pauses import seconds_until_next
 
 SOCKET_INTERVAL = 0.2  # seconds between two checks of the sockets
 STREAM_INTERVAL = 1.0  # seconds between two checks while kubelet reads the list: the end of its stream is an event

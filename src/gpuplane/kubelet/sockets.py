@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import grpc
 
-from gpuplane import files
+from gpuplane.base import files
 
 LONGEST_PATH = 107  # bytes of a unix socket's path (sun_path)
 SOCKET_NAME = "gpuplane-{}.sock"

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 
 class DeviceNode(Value, rename="camel"):

@@ -6,9 +6,9 @@ resource.k8s.io/v1 (https://kubernetes.io/docs/reference/kubernetes-api/workload
 
 from collections.abc import Mapping
 
+from gpuplane.base.value import Value
 from gpuplane.model.config import TimeSlice
 from gpuplane.model.reasons import Reason
-from gpuplane.model.value import Value
 
 
 class ClaimName(Value):

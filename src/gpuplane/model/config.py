@@ -7,11 +7,11 @@ of every field are those of NVIDIA's device plugin, so that what works there wor
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 from gpuplane.model.health import FaultOverride
 from gpuplane.model.partitions import MigConfigs
 from gpuplane.model.telemetry import DcgmCounter
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 MigStrategy = Literal["none", "single", "mixed"]
 ListStrategy = Literal["auto", "envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]

@@ -1,9 +1,9 @@
 """What the command line sends to a running agent, and what it answers."""
 
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 from gpuplane.model.partitions import LayoutRequest
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 from gpuplane.model.views import Offer
 
 MAX_DRIVER_RELEASE_SECONDS = 7 * 86400.0

@@ -34,3 +34,8 @@ def _decode_hook(kind: type, data: Any) -> Any:
         parts = [(parse_part_name(name), each) for name, each in msgspec.convert(data, dict[str, Any]).items()]
         return Statuses({part: msgspec.convert(each, part.status_type) for part, each in parts})
     raise NotImplementedError(f"{kind.__name__} cannot be decoded")
+
+
+def format_json(value: object) -> bytes:
+    """A value as indented JSON, with a newline at its end."""
+    return msgspec.json.format(encode(value), indent=2) + b"\n"

@@ -6,17 +6,17 @@ Times are seconds of CLOCK_BOOTTIME.
 from collections.abc import Mapping
 from typing import Any, Generic
 
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.podref import PodMetadata
 from gpuplane.model.claims import AllocatedClaim, ClaimName
 from gpuplane.model.config import NodeObjectRequests, Settings, TimeSlice
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import DeviceList, Gpu, Machine
 from gpuplane.model.partitions import ChangeProblem, GpuUser, LayoutRequest, MigConfigs, PartitionChange
-from gpuplane.model.pod import PodMetadata
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, StoredLedger
 from gpuplane.model.status import Part, S
 from gpuplane.model.telemetry import DcgmCounter, SamplingRequest
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 
 class _TaggedMessage(Value, tag=True):

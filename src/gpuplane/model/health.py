@@ -6,14 +6,14 @@ Times are seconds of CLOCK_BOOTTIME, durations are seconds.
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.model.pod import PodRef
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.contracts.nodegpus import State
+from gpuplane.kubernetes.podref import PodRef
 
 Scope = Literal["process", "instance", "gpu", "link", "node"]
 Severity = Literal["note", "degraded", "unhealthy"]
 ClearedBy = Literal["nothing", "process", "reset", "reboot", "time", "operator"]
-State = Literal["healthy", "suspect", "degraded", "unhealthy", "probing", "drained", "withheld"]
 
 GRADED_XIDS = range(144, 151)
 """XIDs whose text says their gravity: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 17" (NVLink 5, Blackwell)."""

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Literal
 
-from gpuplane.model.health import State
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.contracts.nodegpus import State
 from gpuplane.model.machine import NVIDIA_GPU
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 from gpuplane.model.views import ReasonKind
 
 VERSION = 2

@@ -8,10 +8,10 @@ Units: memory in MiB, PCI addresses as sysfs writes them (`0000:1b:00.0`), NUMA 
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 from gpuplane.model.partitions import GpuInstance, GpuInstanceProfile
 from gpuplane.model.telemetry import DescribedLoad
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 NVIDIA_GPU = "nvidia-gpu"
 """The kind whose devices are the GPUs of a `Machine`."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 
 
 class MpsDaemon(Value):

@@ -7,8 +7,8 @@ a container gets, a MIG device, is one compute instance within its GPU instance.
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 
 
 class ComputeInstanceProfile(Value):

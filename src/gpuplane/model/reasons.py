@@ -6,9 +6,9 @@ A reason has a code: that of a fault of the catalogue, or one of `REASON_CODES`.
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-from gpuplane.model.pod import PodRef
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.podref import PodRef
 
 ReasonKind = Literal["problem", "degraded", "drained", "released", "held", "configured", "waiting"]
 """What a reason is. A `problem` is the only one with which something is wrong that keeps a device from being given out.

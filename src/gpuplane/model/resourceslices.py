@@ -7,8 +7,8 @@ Fields are those of resource.k8s.io/v1
 from collections.abc import Mapping
 from typing import Any
 
+from gpuplane.base.value import Value
 from gpuplane.model.config import TaintEffect
-from gpuplane.model.value import Value
 
 
 class DeviceAttribute(Value, rename={"boolean": "bool", "integer": "int"}):

@@ -7,7 +7,7 @@ this module reads and writes that text.
 from functools import lru_cache
 from typing import Literal, NewType
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 EncodedLayout = NewType("EncodedLayout", str)
 """A share layout as it is stored: "time slices", "8 by MPS", "1024 MiB", "1024 MiB by MPS", "unknown"; "" for none."""

@@ -10,16 +10,16 @@ from typing import Any, Self
 
 import msgspec
 
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.podref import PodMetadata, PodRef
 from gpuplane.model.claims import PreparedClaim
 from gpuplane.model.config import Config, NodeObjectRequests, TimeSlice
 from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import DeviceList, Gpu, Machine
 from gpuplane.model.partitions import GpuPartitionState, LayoutRequest
-from gpuplane.model.pod import PodMetadata, PodRef
 from gpuplane.model.sharelayout import EncodedLayout
 from gpuplane.model.status import Statuses
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 
 class Allocation(Value):

@@ -8,8 +8,8 @@ Programs read `state`, `code` and those fields; people read `text`.
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, Literal, TypeVar, get_args
 
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 
 PartState = Literal["ok", "waiting", "failing"]
 

@@ -8,8 +8,8 @@ memory in MiB, utilisation in percent (DEV) or as a ratio (PROF). What the machi
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 
 ReadingPeriod = Literal["fast", "slow"]
 """How often a field is read: at each sample, or only at each one of the slower clock."""

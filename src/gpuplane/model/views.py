@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Literal
 
+from gpuplane.base.text import Text, join
+from gpuplane.base.value import Value
 from gpuplane.model.machine import NVIDIA_GPU
 from gpuplane.model.reasons import Reason as Reason
 from gpuplane.model.reasons import ReasonKind as ReasonKind
-from gpuplane.model.text import Text, join
-from gpuplane.model.value import Value
 
 
 class Unit(Value):

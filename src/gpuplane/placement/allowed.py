@@ -11,8 +11,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from gpuplane.core.nodeselection import meets, tolerates
-from gpuplane.model.nodeselection import NodeSelectorTerm, Requirement, Taint
+from gpuplane.kubernetes.selectors import NodeSelectorTerm, Requirement, Taint, meets, tolerates
 from gpuplane.placement.changes import Changes, with_rows
 from gpuplane.placement.nodes import Booleans, Integers, Node, Rows
 from gpuplane.placement.requests import NodeRules

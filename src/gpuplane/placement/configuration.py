@@ -15,9 +15,9 @@ from typing import Annotated
 
 import msgspec
 
+from gpuplane.base.strict import DocumentPath, load_yaml_as
+from gpuplane.base.value import Value
 from gpuplane.core.partitions.names import parse_profile
-from gpuplane.core.strict import DocumentPath, load_yaml_as
-from gpuplane.model.value import Value
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
 from gpuplane.placement.workload import Workload
 

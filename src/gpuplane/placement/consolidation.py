@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.cluster import Cluster, OverCommitted
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies.wasteprice import WastePrice

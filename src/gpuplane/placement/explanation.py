@@ -9,8 +9,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from gpuplane.core.resourcenames import MIG_RESOURCE_PREFIX
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.resourcenames import MIG_RESOURCE_PREFIX
 from gpuplane.placement.candidates import candidates
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.engine import Engine

@@ -7,7 +7,7 @@ order might have found some: to try all would take far too long.
 
 from collections.abc import Sequence
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.policies.binpack import Binpack
 from gpuplane.placement.requests import Placement, Request

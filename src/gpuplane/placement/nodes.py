@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from gpuplane.model.nodeselection import Taint
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.selectors import Taint
 
 Integers = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]

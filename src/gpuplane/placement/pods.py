@@ -1,7 +1,7 @@
 """A pod, as placement knows it: what it asks for, and where it is."""
 
-from gpuplane.model.placement import PlacedContainer, PlacedGpu, PodPlacement
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.contracts.podplacement import PlacedContainer, PlacedGpu, PodPlacement
 from gpuplane.placement.nodes import Node
 from gpuplane.placement.requests import Placement, Request
 

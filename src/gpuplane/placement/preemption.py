@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.candidates import candidates
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.pods import Pod

@@ -5,8 +5,8 @@ CPU in milli-CPU, a node's memory in bytes and a GPU's in MiB, a GPU's time and 
 
 from typing import Literal
 
-from gpuplane.model.nodeselection import NodeSelector, Toleration
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.selectors import NodeSelector, Toleration
 
 WHOLE = 1000
 """Milli-GPU of a GPU."""

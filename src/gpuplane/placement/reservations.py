@@ -11,7 +11,7 @@ import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.cluster import Cluster, OverCommitted
 from gpuplane.placement.nodes import Node
 from gpuplane.placement.requests import Placement, Request

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.core.text import join_first_names
+from gpuplane.base.text import join_first_names
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.machine import MachineFile
 from gpuplane.sandbox import claimscene, migscene

@@ -8,6 +8,7 @@ from gpuplane.core.reports.inspection.report import build_inspection
 from gpuplane.core.step import step
 from gpuplane.hardware.machinefile import read
 from gpuplane.hardware.profiles import find
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import AgentInfo, NodeState
 from gpuplane.model.facts import (
@@ -22,7 +23,6 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import Drain
 from gpuplane.model.inspection import Inspection
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
-from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, Snapshot, StoredLedger
 from gpuplane.model.status import Part, Status

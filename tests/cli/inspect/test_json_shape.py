@@ -10,9 +10,10 @@ import msgspec
 import pytest
 
 from gpuplane.core.reports.inspection.report import build_inspection, health_inspection, inspection_without_times
-from gpuplane.core.text import format_json
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.model.control import NodeState
+from gpuplane.model.encoding import format_json
 from gpuplane.model.facts import (
     AllocateAnswered,
     AllocationsListed,
@@ -26,7 +27,6 @@ from gpuplane.model.facts import (
 from gpuplane.model.health import DeviceHealth, Drain
 from gpuplane.model.inspection import Device, Inspection, Node
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, DriverRelease
 from gpuplane.model.status import CONFIG, Status

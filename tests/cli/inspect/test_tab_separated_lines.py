@@ -1,6 +1,7 @@
 """`gpuplane inspect` for programs that read lines: a word, then cells apart by tabs."""
 
 from gpuplane.cli.inspect.lines import health_lines, lines
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Settings
 from gpuplane.model.control import NodeState
 from gpuplane.model.facts import (
@@ -11,7 +12,6 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, DriverRelease
 from gpuplane.model.status import DRIVER, DriverStatus
 from tests.cli.inspect.pictures import GPU, MISSING, inspected, picture, profile, shares, ward

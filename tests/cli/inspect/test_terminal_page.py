@@ -4,6 +4,7 @@ import pytest
 
 from gpuplane.cli.inspect.lines import lines as tab_separated
 from gpuplane.cli.inspect.page import health_page
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import (
     DraSettings,
     MemorySharedResource,
@@ -26,7 +27,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.machine import Machine
 from gpuplane.model.partitions import LayoutRequest
-from gpuplane.model.pod import PodRef
 from gpuplane.model.sharelayout import TIME_SLICES
 from gpuplane.model.snapshot import Allocation, DriverRelease
 from gpuplane.model.status import (

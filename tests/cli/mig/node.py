@@ -15,6 +15,7 @@ from gpuplane.cli import commands
 from gpuplane.core.partitions.names import profile_name
 from gpuplane.hardware.repartition import keep_partitions
 from gpuplane.host.state import keep_stored
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
     Action,
@@ -28,7 +29,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.partitions import ChangeProblem, ResetGpu, SetMigMode
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import DRIVER, DriverStatus
 from gpuplane.model.telemetry import Sample

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.files import directory
+from gpuplane.base.files import directory
 from gpuplane.host.lock import open_lock, take
 from tests.cli.mig.node import CardGpu, Driver, layouts_file, mig
 from tests.core.partitions.tables import FOUR, SEVEN

@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 RUNTIME = "/usr/sbin/runc"
 SPECS = Path("/var/run/cdi")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate, response_for_units
 from gpuplane.core.step import step
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Config, ListStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import MachineObserved
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.views import ContainerAllocateResponse, DeviceSpec, Mount, RequestRefused, Unit
 from tests.texts import as_shown

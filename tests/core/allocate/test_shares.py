@@ -8,11 +8,11 @@ import pytest
 from gpuplane.core import mps
 from gpuplane.core.allocate.response import allocate
 from gpuplane.core.step import step
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Config, MemorySharedResource, MemoryUnit, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import AllocationsListed, MachineObserved
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import Statuses
 from gpuplane.model.views import RequestRefused

@@ -5,8 +5,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from gpuplane.base.strict import LONGEST_ERROR, MAX_CHECKED, MAX_ERRORS, InvalidInput
 from gpuplane.core.config.resolve import resolve_with_sources
-from gpuplane.core.strict import LONGEST_ERROR, MAX_CHECKED, MAX_ERRORS, InvalidInput
 
 PATTERNS = ",".join(f'{{pattern: "p{n}*", name: n{n}}}' for n in range(1001))
 UNKNOWN = (f"{{name: gpux{n}, replicas: 2}}" for n in range(20_000))

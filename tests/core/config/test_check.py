@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.config.resolve import resolve_settings
-from gpuplane.core.strict import InvalidInput
 from tests.golden import Golden
 
 ENTRY = "c.yaml:1: sharing.timeSlicing.resources[0]"

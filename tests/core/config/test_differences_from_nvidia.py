@@ -2,9 +2,9 @@
 
 import pytest
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.config.nvidia import differences_from_nvidia
 from gpuplane.core.config.resolve import resolve_settings
-from gpuplane.core.strict import InvalidInput
 
 SHIPPED = {
     "the chart's values of its page": """

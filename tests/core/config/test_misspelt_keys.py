@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.config.resolve import ResolvedConfig, resolve_with_sources
-from gpuplane.core.strict import InvalidInput
 from gpuplane.model.config import ReplicatedResource, Settings
 from tests.golden import Golden
 

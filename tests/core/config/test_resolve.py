@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.config.flags import FLAG_BY_NAME, FLAGS
 from gpuplane.core.config.flagtable import flags_table
 from gpuplane.core.config.flagvalues import (
@@ -22,7 +23,6 @@ from gpuplane.core.config.flagvalues import (
 )
 from gpuplane.core.config.resolve import resolve_settings, resolve_with_sources
 from gpuplane.core.config.schema import ConfigFile, value_of_key
-from gpuplane.core.strict import InvalidInput
 from gpuplane.model.config import (
     MemorySharedResource,
     MpsDaemonSettings,

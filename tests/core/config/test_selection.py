@@ -2,8 +2,8 @@
 
 import pytest
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.config.selection import select_config
-from gpuplane.core.strict import InvalidInput
 from tests.golden import Golden
 
 BOTH = ("a100", "default")

@@ -15,6 +15,7 @@ from gpuplane.core.dra.preparing import (
     is_claim_gone,
     prepare_problem,
 )
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, OpaqueConfig
 from gpuplane.model.config import DraSettings, Settings
 from gpuplane.model.facts import (
@@ -28,7 +29,6 @@ from gpuplane.model.facts import (
     StatusChanged,
 )
 from gpuplane.model.machine import Fault, Machine, Mig, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import STATE_DIRECTORY, TurnStatus
 from tests.core.dra.nodes import DRA, GPUS, MACHINE, after, claim, node, written

@@ -16,8 +16,8 @@ from gpuplane.core.dra.publishing import (
     publishable,
     slice_spec,
 )
-from gpuplane.core.dra.quantities import is_same_quantity, parse_quantity
 from gpuplane.core.dra.slices import resource_slices
+from gpuplane.kubernetes.quantities import is_same_quantity, parse_quantity
 from gpuplane.model.facts import ClaimPrepareRequested, DrainRequested
 from gpuplane.model.health import Drain
 from gpuplane.model.resourceslices import DeviceTaint, KeptSlice, ResourceSlice, ServerAbilities

@@ -6,14 +6,14 @@ A history is made beforehand, and is data: the same one can be lived through aga
 import random
 from typing import Literal
 
+from gpuplane.base.value import Value
 from gpuplane.core.health.absence import ABSENT_CODE, UNLISTED_CODE
 from gpuplane.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.facts import AllocationsListed, DrainRequested, DriverReleaseRequested, FaultOccurred
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Link, Machine, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, DriverRelease
-from gpuplane.model.value import Value
 from tests.core.health.world import machine
 
 WHOLE = machine(3, parts=[0], lanes=4)

@@ -4,8 +4,8 @@ import pytest
 
 from gpuplane.core.health.findings import MAX_AFFECTED_PIDS_OR_HOLDERS
 from gpuplane.core.health.recovery import MAX_RELAPSES
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.facts import LedgerLoaded
-from gpuplane.model.pod import PodRef
 from tests.core.health.world import World, machine
 
 

@@ -7,6 +7,7 @@ from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.health.records import apply_reboot
 from gpuplane.core.lookup import find_device
 from gpuplane.core.step import step
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -21,7 +22,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain, FaultOverride, HealthRecords
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, DriverRelease, Snapshot
 from gpuplane.model.status import DRIVER, DriverStatus
 from tests.core.health.world import trouble

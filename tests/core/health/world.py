@@ -12,6 +12,7 @@ from gpuplane.core.health.probes import requested_probe_times
 from gpuplane.core.health.reasons import unavailable_reasons
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import next_due_time, step
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -25,7 +26,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot
 from gpuplane.model.status import DRIVER, DriverStatus
 from gpuplane.model.views import News

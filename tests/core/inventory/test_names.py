@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from gpuplane.base.text import matches_pattern
 from gpuplane.core.inventory.resources import list_resources
-from gpuplane.core.resourcenames import qualified_resource_name
-from gpuplane.core.text import matches_pattern
+from gpuplane.kubernetes.resourcenames import qualified_resource_name
 from gpuplane.model.config import MigStrategy, NamingRule, Settings
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.views import ReasonKind

@@ -26,6 +26,7 @@ from gpuplane.core.reports.nodeevents import event_states, node_events
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.step import step
 from gpuplane.core.telemetry.agentmetrics import metrics
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.model.cdi import Mount as CdiMount
 from gpuplane.model.config import Settings
@@ -42,7 +43,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import UNCOUNTED_CODE, Device, DeviceList, Fault, Gpu, Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CDI_FILES, KUBELET_LOCK, CdiFilesStatus, TurnStatus
 from gpuplane.model.views import RequestRefused

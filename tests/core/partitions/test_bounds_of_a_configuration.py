@@ -2,12 +2,12 @@
 
 import pytest
 
+from gpuplane.base.strict import LONGEST_ERROR, InvalidInput
 from gpuplane.core.partitions.combinations import combine
 from gpuplane.core.partitions.gpuplan import plan_gpu
 from gpuplane.core.partitions.holders import HeldParts
 from gpuplane.core.partitions.migparted import MAX_VALUES, parse_configs
 from gpuplane.core.partitions.plan import wanted_instances
-from gpuplane.core.strict import LONGEST_ERROR, InvalidInput
 from gpuplane.model.partitions import GpuLayout
 from tests.core.partitions.gpus import PROFILES, an_a100
 

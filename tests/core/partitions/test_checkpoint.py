@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.partitions.checkpoint import format_checkpoint, layouts_of_checkpoint, parse_checkpoint
-from gpuplane.core.strict import InvalidInput
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuLayout, PlacedInstance
 from tests.core.partitions.gpus import DISPLAY, PROFILES, a_gpu, an_a100

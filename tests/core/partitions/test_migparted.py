@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.partitions.entries import layouts_of_entries
 from gpuplane.core.partitions.migparted import (
     Format,
@@ -17,7 +18,6 @@ from gpuplane.core.partitions.migparted import (
     parse_device_id,
     select_config,
 )
-from gpuplane.core.strict import InvalidInput
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import MigConfigEntry
 from tests.core.partitions.gpus import A30, A100_40, A100_80, DISPLAY, H100, a_gpu

@@ -7,6 +7,7 @@ from gpuplane.core.partitions.state_machine import current_change, next_change_a
 from gpuplane.core.reports.news import news
 from gpuplane.core.reports.readycondition import ready_condition
 from gpuplane.core.step import step
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import NodeObjectRequests, PartitionSettings, Settings
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -20,7 +21,6 @@ from gpuplane.model.facts import (
     Tick,
 )
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot
 from gpuplane.model.status import DRIVER, DriverStatus, Status, plugin_part
 from tests.core.partitions.gpus import an_a100

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.runtimes.containerd import plan_changes
 from gpuplane.core.runtimes.plan import RuntimeConfigFileContent
-from gpuplane.core.strict import InvalidInput
 from tests.core.runtimes.runs import run, unchanged
 from tests.golden import Golden
 from tests.lengths import length

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.runtimes import containerd, docker
 from gpuplane.core.runtimes.plan import ConfigChangePlan, RuntimeConfigFileContent, record_change, revert_change
-from gpuplane.core.strict import InvalidInput
 
 NAME = "io.containerd.grpc.v1.cri"
 space = st.text(" \t", max_size=3)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.core.telemetry.cgroups import container_of
-from gpuplane.model.pod import ContainerId
+from gpuplane.kubernetes.podref import ContainerId
 from tests.lengths import length
 
 UID, ID, OTHER = "76acaf17-8883-41ef-8dbd-7e32f6f22459", "a9" * 32, "b8" * 32

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.strict import InvalidInput
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.telemetry.counters import (
     ADVICE,
     DEFAULT_COUNTERS,

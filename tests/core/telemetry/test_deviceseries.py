@@ -7,6 +7,7 @@ from gpuplane.core.step import step
 from gpuplane.core.telemetry.deviceseries import device_metrics
 from gpuplane.core.telemetry.sampling import sampling_request
 from gpuplane.core.telemetry.state import TelemetryState, next_state
+from gpuplane.kubernetes.podref import ContainerId, PodRef
 from gpuplane.model.config import MetricsSettings, ReplicatedResource, Settings, Sharing
 from gpuplane.model.facts import (
     AllocationsListed,
@@ -20,7 +21,6 @@ from gpuplane.model.facts import (
 )
 from gpuplane.model.health import Drain
 from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.pod import ContainerId, PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import KUBELET_LOCK, TurnStatus
 from gpuplane.model.telemetry import DcgmCounter, GpuSample, MigDeviceSample, ProcessSample, Sample

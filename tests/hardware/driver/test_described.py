@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gpuplane.core.strict import InvalidInput
+from gpuplane.base.strict import InvalidInput
 from gpuplane.hardware import described
 from gpuplane.hardware.described import Described
 from gpuplane.hardware.failures import show

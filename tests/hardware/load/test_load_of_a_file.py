@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core import strict
+from gpuplane.base import strict
 from gpuplane.hardware.machinefile import read
 from gpuplane.model.telemetry import SAMPLED_FIELDS, ProcessSample, SamplingRequest
 from tests.hardware.load.described import ALL, only, sample

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.strict import InvalidInput
+from gpuplane.base.strict import InvalidInput
 from gpuplane.hardware.machinefile import read
 
 MACHINE = """\

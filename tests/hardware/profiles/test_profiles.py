@@ -8,7 +8,7 @@ from itertools import permutations
 import msgspec
 import pytest
 
-from gpuplane.core import strict
+from gpuplane.base import strict
 from gpuplane.core.advertising import offer
 from gpuplane.hardware import machinefile
 from gpuplane.hardware.driver.nodes import own_nodes

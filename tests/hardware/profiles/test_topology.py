@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core import strict
+from gpuplane.base import strict
 from gpuplane.hardware.profiles import find
 from gpuplane.model.machine import Gpu, MachineFile
 

@@ -19,12 +19,12 @@ from gpuplane.core.containers.cdi.registry import build_registry
 from gpuplane.host.cdi.directory import glance, replace
 from gpuplane.host.cdi.keeper import Keeper
 from gpuplane.host.specfiles import found
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.cdi import Spec
 from gpuplane.model.config import NodeObjectRequests, Settings
 from gpuplane.model.encoding import encode
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, NodeRequestsChanged, StatusChanged
 from gpuplane.model.machine import Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CDI_FILES, CdiFilesStatus, cdi_conflict_part
 from tests.host.cdi.world import GPU, Place, document, machine

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gpuplane.agent.node import Node
 from gpuplane.host.cdi.keeper import Keeper
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CDI_FILES, CdiFilesStatus
 from tests.host.cdi.world import machine

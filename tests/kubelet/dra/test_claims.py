@@ -25,10 +25,10 @@ from gpuplane.kubelet.protocols import dra_v1beta1_pb2 as v1beta1
 from gpuplane.kubelet.protocols.dra_v1_pb2_grpc import DRAPluginStub as V1Stub
 from gpuplane.kubelet.protocols.dra_v1beta1_pb2_grpc import DRAPluginStub as V1Beta1Stub
 from gpuplane.kubelet.sockets import serve_at
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, ClaimUnavailable
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LedgerLoaded, MachineObserved
 from gpuplane.model.machine import Fault
-from gpuplane.model.pod import PodRef
 from gpuplane.model.reasons import Reason
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CLAIM_REQUESTS

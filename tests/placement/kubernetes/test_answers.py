@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.core.strict import InvalidInput
+from gpuplane.base.strict import InvalidInput
+from gpuplane.kubernetes.objects import ApiPod, decode_objects
 from gpuplane.placement.configuration import PlacementConfig
 from gpuplane.placement.kubernetes.answers import movable, show_plan, show_waiting
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.kubernetes.listing import read_saved
-from gpuplane.placement.kubernetes.objects import ApiPod, decode_objects
 from gpuplane.placement.simulation.clusters import trace_of
 from tests.placement.kubernetes.small import node, objects, pod
 

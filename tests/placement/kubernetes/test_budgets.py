@@ -6,12 +6,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from gpuplane.kubernetes.objects import ApiPod
 from gpuplane.placement.configuration import PlacementConfig
 from gpuplane.placement.kubernetes.answers import EndShown, movable, show_plan, show_waiting
 from gpuplane.placement.kubernetes.budgets import ApiBudget, Budgets
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.kubernetes.listing import read_saved
-from gpuplane.placement.kubernetes.objects import ApiPod
 from tests.placement.kubernetes.small import NAMES, node, objects, pod
 
 USUAL = PlacementConfig()

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.reports.nodeannotation import ANNOTATION, encode_node_gpus
-from gpuplane.model.nodegpus import Holding, NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
-from gpuplane.model.pod import PodRef
+from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, encode_node_gpus
+from gpuplane.kubernetes.contracts.nodegpus import Holding, NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
+from gpuplane.kubernetes.objects import LARGEST, ApiNode, ApiPod
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.kubernetes.cluster import SeenCluster, read_cluster
-from gpuplane.placement.kubernetes.objects import LARGEST, ApiNode, ApiPod
 from gpuplane.placement.pods import tell_placement
 from gpuplane.placement.policies import POLICIES
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuplane.apiserver import connection
+from gpuplane.kubernetes.client import connection
 from gpuplane.placement.kubernetes.listing import ClusterUnavailable, list_cluster
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.placement.kubernetes.test_cluster import node, pod

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.core.reports.nodeannotation import ANNOTATION, encode_node_gpus
-from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
-from gpuplane.model.nodeselection import Taint
+from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, encode_node_gpus
+from gpuplane.kubernetes.contracts.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
+from gpuplane.kubernetes.objects import ApiNode
+from gpuplane.kubernetes.selectors import Taint
 from gpuplane.placement.kubernetes.nodes import SeenNode, read_node
-from gpuplane.placement.kubernetes.objects import ApiNode
 from gpuplane.placement.nodes import Gpu
 
 GPU = OfferedResource("nvidia.com/gpu")

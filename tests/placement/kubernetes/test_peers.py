@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
+from gpuplane.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec
 from gpuplane.placement.configuration import PlacementConfig
 from gpuplane.placement.engine import Engine
 from gpuplane.placement.kubernetes.answers import show_waiting
 from gpuplane.placement.kubernetes.cluster import SeenCluster
 from gpuplane.placement.kubernetes.listing import read_saved
-from gpuplane.placement.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec
 from gpuplane.placement.kubernetes.peers import (
     ALIYUN_PLACE,
     ALLOCATED,

@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement, Toleration
-from gpuplane.placement.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec, ResourceRequirements
+from gpuplane.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec, ResourceRequirements
+from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement, Toleration
 from gpuplane.placement.kubernetes.pods import NO_SUCH, GpusThere, read_pod
 from gpuplane.placement.pods import Pod
 from gpuplane.placement.requests import ANYWHERE, GpuRequest, NodeRules

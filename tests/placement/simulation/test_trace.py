@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.core.strict import MAX_ERRORS, InvalidInput
+from gpuplane.base.strict import MAX_ERRORS, InvalidInput
 from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.requests import GpuRequest, Request
 from gpuplane.placement.simulation.pods import TracePod, class_of, ordered

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement
+from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuplane.sandbox.scheduler.claims import ClaimStatus, ResourceClaim
 from gpuplane.sandbox.scheduler.nodeselection import matches_node
 from gpuplane.sandbox.scheduler.objects import Node, Pod, read

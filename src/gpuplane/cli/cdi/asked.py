@@ -11,6 +11,8 @@ from typing import Any, get_args
 
 import click
 
+from gpuplane.base.strict import closest_match
+from gpuplane.base.text import Text
 from gpuplane.cli.options import OneOf
 from gpuplane.cli.say import say
 from gpuplane.core.config.flags import CDI_FEATURE_FLAGS, CDI_HOOK_NAMES
@@ -24,10 +26,8 @@ from gpuplane.core.containers.cdi.specrequest import (
 )
 from gpuplane.core.containers.cdi.validation import all_spec_problems
 from gpuplane.core.containers.cdi.version import LOWEST_WRITTEN_VERSION
-from gpuplane.core.strict import closest_match
 from gpuplane.host.cdi.hook import INSTALLED, look
 from gpuplane.model.cdi import Spec
-from gpuplane.model.text import Text
 
 KINDS: dict[SpecMode, str] = {
     "gpu": "nvidia.com/gpu",

@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 import msgspec
 
+from gpuplane.base.text import Text, clip, group_by_key, join_first_names
+from gpuplane.base.value import Value
 from gpuplane.cli import connection
 from gpuplane.cli.cdi.specdirs import known, spec_dir
 from gpuplane.cli.connection import state_dir
@@ -22,10 +24,8 @@ from gpuplane.core.containers.cdi.explanation import (
 from gpuplane.core.containers.cdi.hookactions import HookAction
 from gpuplane.core.containers.cdi.names import CDI_KINDS
 from gpuplane.core.containers.cdi.registry import Registry
-from gpuplane.core.text import clip, format_json, join_first_names
 from gpuplane.model.cdi import Mount
-from gpuplane.model.text import Text, group_by_key
-from gpuplane.model.value import Value
+from gpuplane.model.encoding import format_json
 
 TITLES: dict[EditKind, str] = {
     "node": "device nodes",

@@ -7,6 +7,8 @@ import click
 import msgspec
 import yaml
 
+from gpuplane.base.files import untrusted
+from gpuplane.base.text import format_count, group_by_key, join
 from gpuplane.cli import ending
 from gpuplane.cli.cdi.asked import library_folders, note, options, place, request
 from gpuplane.cli.cdi.idle import idle
@@ -16,14 +18,12 @@ from gpuplane.cli.times import Amount
 from gpuplane.core.containers.cdi.specbuilder import build_spec
 from gpuplane.core.containers.cdi.specrequest import SpecOptions
 from gpuplane.core.containers.cdi.validation import all_spec_problems
-from gpuplane.core.text import format_count, format_json
-from gpuplane.files import untrusted
 from gpuplane.hardware.once import Unseen, look
 from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.directory import replace
 from gpuplane.model.cdi import Spec
+from gpuplane.model.encoding import format_json
 from gpuplane.model.machine import Machine
-from gpuplane.model.text import group_by_key, join
 
 
 @click.command()

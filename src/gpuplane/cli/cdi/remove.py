@@ -17,7 +17,7 @@ from gpuplane.core.allocations import held_allocations
 from gpuplane.core.containers.cdi.desiredspecs import desired_specs
 from gpuplane.host.cdi.directory import OURS, remove
 from gpuplane.kubelet.podresources import read_allocations
-from gpuplane.model.pod import ADMITTED_TEXT
+from gpuplane.kubernetes.podref import ADMITTED_TEXT
 from gpuplane.model.snapshot import Allocation
 
 

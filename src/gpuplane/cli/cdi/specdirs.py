@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import format_count, join_first_names
 from gpuplane.cli.options import PATH
 from gpuplane.core.containers.cdi.registry import DEFAULT_SPEC_DIRECTORIES, Registry, build_registry
-from gpuplane.core.text import format_count, join_first_names
 from gpuplane.host.specfiles import found, paths
 
 FEW = 3

@@ -8,15 +8,16 @@ from typing import Literal
 import click
 import msgspec
 
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.text import format_count
+from gpuplane.base.value import Value
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say
 from gpuplane.core.containers.cdi.validation import all_spec_problems, parse_spec, runtime_refusal_problems
 from gpuplane.core.containers.cdi.version import lowest_version
-from gpuplane.core.document import MAX_BYTES
-from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import format_count, format_json
 from gpuplane.host.specfiles import content
-from gpuplane.model.value import Value
+from gpuplane.model.encoding import format_json
 
 
 class Judged(Value):

@@ -15,8 +15,8 @@ import msgspec
 from gpuplane.cli.connection import STATE_DIR, ask, node_state, show, state_dir
 from gpuplane.cli.options import OneOf
 from gpuplane.core.reports.inspection.report import build_inspection, health_inspection
-from gpuplane.core.text import format_json
 from gpuplane.model.control import GetNodeState
+from gpuplane.model.encoding import format_json
 from gpuplane.model.inspection import HealthInspection, Inspection
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from rich.cells import cell_len
 from rich.text import Text
 
-from gpuplane.core.text import on_one_line
-from gpuplane.model.value import Value
+from gpuplane.base.text import on_one_line
+from gpuplane.base.value import Value
 
 GAP = "  "
 INDENT, ROOM = 5, 30

@@ -5,6 +5,7 @@ docs/inspect.md has the cells. One may come to be added at the end of a line; em
 
 from collections.abc import Iterator
 
+from gpuplane.base.text import Text, tab_separated
 from gpuplane.cli.inspect.rows import (
     HELD,
     ending,
@@ -19,9 +20,7 @@ from gpuplane.cli.inspect.rows import (
     until,
 )
 from gpuplane.core.dra.twice import OFFERED_TWICE_TEXT
-from gpuplane.core.text import tab_separated
 from gpuplane.model.inspection import Device, Inspection, Node
-from gpuplane.model.text import Text
 
 
 def lines(whole: Inspection) -> Iterator[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from gpuplane.base.text import clip, format_count
 from gpuplane.cli.inspect.columns import Cells, paragraph, table
 from gpuplane.cli.inspect.rows import (
     Cause,
@@ -26,7 +27,6 @@ from gpuplane.core.commands import INSPECT_HEALTH, command_line, unusual_state_d
 from gpuplane.core.devicenames import describe_part_of
 from gpuplane.core.dra.twice import OFFERED_TWICE_TEXT
 from gpuplane.core.health.absence import is_for_guests
-from gpuplane.core.text import clip, format_count
 from gpuplane.model.inspection import Inspection, Resource
 from gpuplane.model.machine import NVIDIA_GPU
 

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import click
 
+from gpuplane.base.value import Value
 from gpuplane.cli.connection import NoAgent, ask, node_state
 from gpuplane.cli.ending import heed, whole
 from gpuplane.cli.inspect.page import Page, Write
@@ -20,7 +21,6 @@ from gpuplane.cli.times import span
 from gpuplane.core.reports.inspection.report import build_inspection, inspection_without_times
 from gpuplane.model.control import ControlResponse, GetNodeState
 from gpuplane.model.inspection import Inspection
-from gpuplane.model.value import Value
 
 EVERY = 1.0
 """Seconds between two questions."""

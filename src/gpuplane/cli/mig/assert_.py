@@ -5,6 +5,8 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import Text, format_count
+from gpuplane.base.value import Value
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.mig.options import chosen, config_file, machine, mode_only, selected_config
 from gpuplane.cli.mig.seen import seen_gpus
@@ -13,11 +15,9 @@ from gpuplane.cli.say import say
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.comparison import difference
 from gpuplane.core.partitions.entries import gpus_of_entry, layouts_of_entries
-from gpuplane.core.text import format_count, format_json
+from gpuplane.model.encoding import format_json
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import MigConfigEntry
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 
 class Asserted(Value):

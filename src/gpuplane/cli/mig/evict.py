@@ -30,7 +30,7 @@ class Evictions:
 
     async def evict(self, pods: Iterable[str]) -> None:
         """Evict pods ("namespace/name") by the Eviction API. Raises ClickException."""
-        from gpuplane.apiserver.connection import ApiServerError, connect
+        from gpuplane.kubernetes.client.connection import ApiServerError, connect
 
         due = [pod for pod in dict.fromkeys(pods) if POD.fullmatch(pod) and self._is_due(pod)]
         if not due:
@@ -59,7 +59,7 @@ class Evictions:
 
 async def _evict(client: "httpx2.AsyncClient", namespace: str, name: str) -> None:
     """Raises ApiServerError."""
-    from gpuplane.apiserver.connection import ApiServerError, send_object
+    from gpuplane.kubernetes.client.connection import ApiServerError, send_object
 
     metadata = {"name": name, "namespace": namespace}
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.value import Value
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.mig.options import machine
 from gpuplane.cli.mig.seen import seen_gpus
@@ -13,9 +14,8 @@ from gpuplane.cli.options import as_json, misuse
 from gpuplane.cli.say import say
 from gpuplane.core.partitions.cards import card_of, cards, profiles_of
 from gpuplane.core.partitions.combinations import Combination, check_names, combine
-from gpuplane.core.text import format_json
+from gpuplane.model.encoding import format_json
 from gpuplane.model.machine import Gpu
-from gpuplane.model.value import Value
 
 
 class Explained(Value, omit_defaults=False):

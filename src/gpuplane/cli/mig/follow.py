@@ -6,6 +6,8 @@ from pathlib import Path
 import click
 
 from gpuplane.agent.node import boottime
+from gpuplane.base.text import Text, join
+from gpuplane.base.value import Value
 from gpuplane.cli.mig.evict import Evictions
 from gpuplane.cli.mig.hooks import Hooks
 from gpuplane.cli.mig.site import Site
@@ -17,8 +19,6 @@ from gpuplane.core.partitions.progress import partitions_progress
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuLayout, GpuProgress, LayoutRequest, PartitionsProgress, ProgressState
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text, join
-from gpuplane.model.value import Value
 
 SOON = 5.0
 """Seconds: a next try within that is waited for."""

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import format_count
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.mig.options import machine, output_format
 from gpuplane.cli.mig.seen import seen_gpus
@@ -12,7 +13,6 @@ from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.say import say
 from gpuplane.core.partitions.generated import generated_configs
 from gpuplane.core.partitions.migparted import Format, format_configs
-from gpuplane.core.text import format_count
 
 
 @click.command()

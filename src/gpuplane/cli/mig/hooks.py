@@ -5,12 +5,12 @@ from pathlib import Path
 
 import click
 
-from gpuplane import files, programs
+from gpuplane.base import files, programs
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.text import clip
 from gpuplane.cli.mig.options import read
 from gpuplane.cli.say import say, told
 from gpuplane.core.partitions.hooks import Hook, HookName, parse_hooks
-from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import clip
 
 HOOK_SECONDS = 600.0
 """Seconds that one hook may take."""

@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.strict import InvalidInput
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
 from gpuplane.cli.say import told
-from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.partitions.generated import generated_configs
 from gpuplane.core.partitions.migparted import parse_configs, select_config
-from gpuplane.core.strict import InvalidInput
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import MigConfigEntry
 

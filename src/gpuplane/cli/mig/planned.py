@@ -2,18 +2,17 @@
 
 from collections.abc import Collection, Mapping
 
+from gpuplane.base.text import Text, format_count
+from gpuplane.base.value import Value
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.gpuplan import GpuPlan, describe_change, plan_gpu
 from gpuplane.core.partitions.holders import HeldParts, held_parts
 from gpuplane.core.partitions.layouts import Placement
 from gpuplane.core.partitions.plans import NO_STATE, partition_states
-from gpuplane.core.text import format_count
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import LayoutRequest, PartitionChange
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 
 class PlannedGpu(Value, omit_defaults=False):

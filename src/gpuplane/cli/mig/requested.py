@@ -7,6 +7,8 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
+from gpuplane.base.text import join_first_names
+from gpuplane.base.value import Value
 from gpuplane.cli import ending, options
 from gpuplane.cli.machine import NVML
 from gpuplane.cli.mig.follow import Followed, Layouts, Patience, reach, resolved
@@ -17,10 +19,9 @@ from gpuplane.cli.options import PATH
 from gpuplane.cli.say import fail, say
 from gpuplane.cli.times import Duration
 from gpuplane.core.commands import WITHDRAW, command_line, unusual_state_dir
-from gpuplane.core.text import format_json, join_first_names
+from gpuplane.model.encoding import format_json
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import LayoutRequest
-from gpuplane.model.value import Value
 
 EVICTED_WITHIN = 300.0
 """Seconds that evicted pods may take to end, where nobody says otherwise."""

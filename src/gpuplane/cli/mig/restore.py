@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.mig.follow import Layouts
 from gpuplane.cli.mig.hooks import Hooks, hooks_file
@@ -22,7 +23,6 @@ from gpuplane.cli.mig.requested import (
 from gpuplane.cli.options import as_json
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.checkpoint import layouts_of_checkpoint, parse_checkpoint
-from gpuplane.core.strict import InvalidInput
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import LayoutRequest
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import join
 from gpuplane.cli import ending
 from gpuplane.cli.connection import NoAgent, show
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.hardware.once import Unseen, look
 from gpuplane.hardware.profiles import Unknown
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.text import join
 
 PATIENCE = 60.0
 """Seconds that the driver may take; each of its calls a third of that."""

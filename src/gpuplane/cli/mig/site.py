@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import click
 
 from gpuplane.agent.node import Node, boottime
+from gpuplane.base.text import join
 from gpuplane.cli.connection import NoAgent, ask, show
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.mig.seen import PATIENCE
@@ -33,7 +34,6 @@ from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LayoutRequeste
 from gpuplane.model.partitions import LayoutRequest
 from gpuplane.model.snapshot import Ledger, Snapshot
 from gpuplane.model.status import DRIVER, STATE_DIRECTORY, TurnStatus
-from gpuplane.model.text import join
 
 EVERY = 0.2
 """Seconds between two looks at an agent."""

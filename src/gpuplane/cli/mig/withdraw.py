@@ -5,13 +5,13 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.value import Value
 from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import boottime
-from gpuplane.core.text import format_json
 from gpuplane.model.control import WithdrawLayouts
-from gpuplane.model.value import Value
+from gpuplane.model.encoding import format_json
 
 
 class Withdrawn(Value, omit_defaults=False):

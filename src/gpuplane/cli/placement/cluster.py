@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.text import clip, tab_separated
 from gpuplane.cli import options
 from gpuplane.cli.options import PATH
 from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say, told
-from gpuplane.core.strict import InvalidInput
-from gpuplane.core.text import clip, tab_separated
 from gpuplane.placement import configuration
 
 if TYPE_CHECKING:

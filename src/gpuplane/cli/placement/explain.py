@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuplane.base.text import format_count
 from gpuplane.cli.options import as_json
 from gpuplane.cli.placement.cluster import config, is_terminal, kubeconfig, read, read_config, saved, write_rows
 from gpuplane.cli.progress import progress_bar
 from gpuplane.cli.say import say
-from gpuplane.core.text import format_count, format_json
+from gpuplane.model.encoding import format_json
 
 if TYPE_CHECKING:
     from gpuplane.placement.kubernetes.answers import EndShown, PodShown

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuplane.base.text import format_count
 from gpuplane.cli.options import as_json
 from gpuplane.cli.placement.cluster import (
     config,
@@ -21,7 +22,7 @@ from gpuplane.cli.placement.cluster import (
 )
 from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say
-from gpuplane.core.text import format_count, format_json
+from gpuplane.model.encoding import format_json
 
 if TYPE_CHECKING:
     from gpuplane.placement.kubernetes.answers import PlaceShown, PlanShown

@@ -7,10 +7,10 @@ preference, for example if it aligns devices to NUMA nodes. So its choice is che
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+from gpuplane.base.text import format_memory
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.shares import MIB_PER_MEMORY_UNIT
-from gpuplane.core.text import format_memory
 from gpuplane.core.withholding import SHARE_MEMORY_VARIABLE
 from gpuplane.model.config import MemoryUnit
 from gpuplane.model.snapshot import Snapshot

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from itertools import combinations
 from typing import TypeAlias
 
+from gpuplane.base.value import Value
 from gpuplane.core import mps
 from gpuplane.core.advertising import offer
 from gpuplane.core.allocate.response import allocate
@@ -23,7 +24,6 @@ from gpuplane.core.choice.preference import (
 from gpuplane.core.choice.search import affinity_bound
 from gpuplane.core.choice.tablecache import build_table, cached_table
 from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.value import Value
 from gpuplane.model.views import RequestRefused, Resource
 
 MAX_SETS_SHOWN = 5

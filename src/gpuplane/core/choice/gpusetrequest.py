@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 
 class GpuSetRequest(Value):

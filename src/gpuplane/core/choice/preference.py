@@ -16,6 +16,7 @@ The answer does not depend on the order of the ids in the request.
 
 from collections.abc import Collection, Mapping, Sequence
 
+from gpuplane.base.value import Value
 from gpuplane.core.advertising import offer
 from gpuplane.core.choice.affinity import AffinityMatrix, Policy, affinity_matrix
 from gpuplane.core.choice.gpusetrequest import GpuSetRequest
@@ -27,7 +28,6 @@ from gpuplane.core.view import part_view
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.machine import NVIDIA_GPU, Gpu
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.value import Value
 from gpuplane.model.views import Offer, OfferedDevice, Resource
 
 

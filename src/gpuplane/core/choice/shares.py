@@ -17,9 +17,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, groupby
 
+from gpuplane.base.value import Value
 from gpuplane.core.choice.affinity import Policy
 from gpuplane.core.choice.gpusetrequest import GpuSetRequest
-from gpuplane.model.value import Value
 
 GpuSetChooser = Callable[[GpuSetRequest], Sequence[int]]
 """Chooses the best set of GPUs."""

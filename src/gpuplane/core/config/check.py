@@ -18,6 +18,8 @@ What depends on the machine is checked where devices get their names (`core.inve
 import re
 from collections.abc import Iterable, Iterator, Sized
 
+from gpuplane.base.strict import DocumentPath, closest_match, format_path
+from gpuplane.base.text import MAX_PATTERN
 from gpuplane.core.config.durations import UnparsedDuration, quote_duration_as_written, to_seconds
 from gpuplane.core.config.faultcodes import MAX_XID, closest_fault_code, is_valid_fault_code
 from gpuplane.core.config.flags import FLAGS
@@ -42,10 +44,13 @@ from gpuplane.core.config.schema import (
 )
 from gpuplane.core.kinds.nvidia.faults import UNLISTED_XID
 from gpuplane.core.kinds.table import FAULTS
-from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, RESOURCE_PREFIX, qualified_resource_name
 from gpuplane.core.shares import MAX_MPS_CLIENTS, MAX_SHARES_PER_NODE
-from gpuplane.core.strict import DocumentPath, closest_match, format_path
-from gpuplane.core.text import MAX_PATTERN
+from gpuplane.kubernetes.resourcenames import (
+    GPU_RESOURCE,
+    MIG_RESOURCE_PREFIX,
+    RESOURCE_PREFIX,
+    qualified_resource_name,
+)
 
 MAX_PERCENT = 100
 DocumentProblems = Iterator[tuple[DocumentPath, str]]

@@ -14,6 +14,8 @@ from typing import Any, get_args
 
 import msgspec
 
+from gpuplane.base.document import DocumentNode, LineProblem
+from gpuplane.base.strict import without_extension_keys
 from gpuplane.core.config.schema import (
     ConfigFile,
     FeatureDiscoverySection,
@@ -23,8 +25,6 @@ from gpuplane.core.config.schema import (
     ResourcesSection,
     SharingSection,
 )
-from gpuplane.core.document import DocumentNode, LineProblem
-from gpuplane.core.strict import without_extension_keys
 
 CASE_INSENSITIVE_SECTIONS = (
     ConfigFile,

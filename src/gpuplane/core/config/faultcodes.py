@@ -7,9 +7,9 @@ is a typing mistake. (DP_DISABLE_HEALTHCHECKS accepts any number.)
 
 from collections.abc import Iterator
 
+from gpuplane.base.strict import closest_match
 from gpuplane.core.faults.overrides import xid_number
 from gpuplane.core.kinds.table import FAULTS
-from gpuplane.core.strict import closest_match
 
 MAX_XID = 255
 

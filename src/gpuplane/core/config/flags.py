@@ -8,8 +8,8 @@ config-manager, where we do its job; names, order of the environment variables a
 
 from typing import Literal, get_args
 
+from gpuplane.base.value import Value
 from gpuplane.model.config import AllocationPolicy, CdiHook, DeviceIdStrategy, LabelTarget, ListStrategy, MigStrategy
-from gpuplane.model.value import Value
 
 ValueKind = Literal[
     "text", "path", "socket", "label", "taint", "driver", "prefix", "switch", "choice", "choices", "numbers"

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from gpuplane.base.strict import closest_match
 from gpuplane.core.config.flags import FLAG_BY_NAME, FLAGS, Flag, ValueKind
-from gpuplane.core.strict import closest_match
 
 AUTO_CHOICE = "auto"  # cannot be combined with other choices
 DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"

@@ -7,6 +7,7 @@ comes from that plugin changes the names that it offers, or the devices that it 
 
 from collections.abc import Iterable, Iterator
 
+from gpuplane.base.strict import DocumentPath, format_path, load_with_lines
 from gpuplane.core.config.compatibility import correct_config_keys
 from gpuplane.core.config.schema import (
     SHARED_RESOURCE_SUFFIX,
@@ -16,8 +17,7 @@ from gpuplane.core.config.schema import (
     ResourcesSection,
     SharingSection,
 )
-from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, RESOURCE_PREFIX
-from gpuplane.core.strict import DocumentPath, format_path, load_with_lines
+from gpuplane.kubernetes.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, RESOURCE_PREFIX
 
 DISCARDS = "NVIDIA's device plugin discards this key"
 

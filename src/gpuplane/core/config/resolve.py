@@ -7,6 +7,9 @@ error is not used at all.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from gpuplane.base.document import LineProblem
+from gpuplane.base.strict import DocumentPath, InvalidInput, build_type, load_with_lines
+from gpuplane.base.value import Value
 from gpuplane.core.config.check import config_problems, config_warnings
 from gpuplane.core.config.compatibility import correct_config_keys
 from gpuplane.core.config.durations import UnparsedDuration, to_seconds
@@ -32,11 +35,9 @@ from gpuplane.core.config.schema import (
     TimeSlicingSection,
     value_of_key,
 )
-from gpuplane.core.document import LineProblem
 from gpuplane.core.faults import overrides as judge
-from gpuplane.core.resourcenames import qualified_resource_name
 from gpuplane.core.shares import MIB_PER_MEMORY_UNIT
-from gpuplane.core.strict import DocumentPath, InvalidInput, build_type, load_with_lines
+from gpuplane.kubernetes.resourcenames import qualified_resource_name
 from gpuplane.model import config
 from gpuplane.model.config import (
     DraSettings,
@@ -51,7 +52,6 @@ from gpuplane.model.config import (
     TimeSlice,
 )
 from gpuplane.model.health import FaultOverride
-from gpuplane.model.value import Value
 
 build_type(ConfigFile)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from gpuplane.base.value import Value
 from gpuplane.core.config.durations import UnparsedDuration
 from gpuplane.model.config import (
     AllocationPolicy,
@@ -25,7 +26,6 @@ from gpuplane.model.config import (
     TimeSlice,
 )
 from gpuplane.model.health import ClearedBy, Scope, Severity
-from gpuplane.model.value import Value
 
 DeviceSelection = str | int | tuple[int | str, ...] | None
 """all, a count, or a list of indices and UUIDs"""

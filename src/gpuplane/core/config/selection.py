@@ -7,8 +7,8 @@ GPUs go away, here the current configuration stays in force and the problem is r
 
 from collections.abc import Callable, Collection, Sequence
 
-from gpuplane.core.strict import InvalidInput, closest_match
-from gpuplane.model.value import Value
+from gpuplane.base.strict import InvalidInput, closest_match
+from gpuplane.base.value import Value
 
 FALLBACK_STRATEGIES: dict[str, Callable[[Collection[str]], str | None]] = {
     "named": lambda names: "default" if "default" in names else None,

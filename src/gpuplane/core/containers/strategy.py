@@ -12,11 +12,11 @@ while the API server is unreachable. A change affects new containers only; runni
 import re
 from collections.abc import Iterator
 
+from gpuplane.base.value import Value
 from gpuplane.core.requests import node_requests
 from gpuplane.model.config import ListStrategy
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CDI_FILES
-from gpuplane.model.value import Value
 from gpuplane.model.views import News
 
 FIRST_RUNTIME_VERSIONS_WITH_CDI = {"containerd": (2, 0), "cri-o": (1, 30)}

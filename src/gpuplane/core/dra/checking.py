@@ -9,10 +9,10 @@
 
 from collections.abc import Mapping
 
+from gpuplane.base.value import Value
 from gpuplane.core.view import part_view, view
 from gpuplane.model.claims import AllocatedClaim, ClaimName, PreparedClaim
 from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.value import Value
 
 
 class DoubtfulClaims(Value):

@@ -7,6 +7,7 @@ for its container may start again. (Container Device Interface 1.1; names as in 
 
 from collections.abc import Mapping
 
+from gpuplane.base.text import Text
 from gpuplane.core.containers.cdi.desiredspecs import gpu_spec_options
 from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
 from gpuplane.core.containers.cdi.specstatus import installed_hook_path, spec_fingerprint
@@ -19,7 +20,6 @@ from gpuplane.model.claims import PreparedClaim
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
 
 NOTHING = SpecBuildResult(spec=None)
 

@@ -12,11 +12,11 @@ from typing import Literal
 
 import msgspec
 
-from gpuplane.core.strict import InvalidInput, load_yaml_as
-from gpuplane.core.text import clip
+from gpuplane.base.strict import InvalidInput, load_yaml_as
+from gpuplane.base.text import clip
+from gpuplane.base.value import Value
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, OpaqueConfig
 from gpuplane.model.config import TimeSlice
-from gpuplane.model.value import Value
 
 API_VERSION = "resource.nvidia.com/v1beta1"
 

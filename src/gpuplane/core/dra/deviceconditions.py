@@ -7,15 +7,14 @@ it is worded in another way.
 from collections.abc import Mapping
 from typing import Literal
 
+from gpuplane.base.text import Text, clip
+from gpuplane.base.value import Value
 from gpuplane.core.dra.preparing import claim_problem
 from gpuplane.core.health.devicehealth import health_with_parents
-from gpuplane.core.text import clip
 from gpuplane.core.view import part_view, view
 from gpuplane.model.claims import AllocatedDevice, PreparedClaim
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 MAX_MESSAGE = 1024
 """Characters of a message that we write."""

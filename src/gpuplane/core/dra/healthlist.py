@@ -8,15 +8,14 @@ unknown, unless its loss is a fault.
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from gpuplane.base.text import clip, join
+from gpuplane.base.value import Value
 from gpuplane.core.dra.names import device_name, pool_name
 from gpuplane.core.health.devicehealth import health_with_parents
-from gpuplane.core.text import clip
 from gpuplane.core.view import part_view
 from gpuplane.model.claims import PreparedClaim
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import join
-from gpuplane.model.value import Value
 
 HealthState = Literal["healthy", "unhealthy", "unknown"]
 MAX_MESSAGE = 1024

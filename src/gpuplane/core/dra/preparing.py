@@ -12,6 +12,7 @@ Sick devices are promised all the same: a taint has kept those away that do not 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gpuplane.base.text import Text, clip
 from gpuplane.core.containers.cdi.names import qualified_name
 from gpuplane.core.dra.claimspecs import claim_fingerprints, claim_specs, omission_reasons
 from gpuplane.core.dra.configs import InvalidConfig, gpu_config, time_slice
@@ -26,14 +27,12 @@ from gpuplane.core.dra.names import (
 )
 from gpuplane.core.partitions.plans import withdrawn_units
 from gpuplane.core.shares import unit_of
-from gpuplane.core.text import clip
 from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
 from gpuplane.model.config import DraSettings, Settings
 from gpuplane.model.machine import Gpu
 from gpuplane.model.reasons import Holder, Reason, ReasonCode, ReasonKind
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CLAIM_FILES, STATE_DIRECTORY
-from gpuplane.model.text import Text
 
 MAX_DEVICES = 1024
 """Of one claim; the API server allows 32 results."""
@@ -200,8 +199,9 @@ def _prepared_claim(snapshot: Snapshot, claim: AllocatedClaim) -> PreparedClaim 
     Many claims may wait at the same time, and each asks after every change of the snapshot.
     """
     memory: dict[str, tuple[object, PreparedClaim | Reason]] = snapshot.memory.setdefault(_prepared_claim, {})
-    question, last = (claim, _inputs(snapshot)), memory.pop(claim.claim.uid, None)
-    answer = last[1] if last is not None and last[0] == question else _prepare(*question)
+    inputs, last = _inputs(snapshot), memory.pop(claim.claim.uid, None)
+    question: object = (claim, inputs)
+    answer = last[1] if last is not None and last[0] == question else _prepare(claim, inputs)
     memory[claim.claim.uid] = question, answer
     if len(memory) > MAX_REMEMBERED_CLAIMS:
         del memory[next(iter(memory))]

@@ -16,9 +16,9 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.core.dra.quantities import is_same_quantity
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.quantities import is_same_quantity
 from gpuplane.model.resourceslices import KeptSlice, ResourceSlice, ServerAbilities
-from gpuplane.model.value import Value
 
 API_VERSION = "resource.k8s.io/v1"
 

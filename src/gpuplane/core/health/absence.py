@@ -15,14 +15,13 @@ A GPU on the PCI bus that NVIDIA's driver does not have is missed too, by its ad
 from collections.abc import Collection
 from datetime import UTC, datetime
 
+from gpuplane.base.text import Text, clip
 from gpuplane.core.health import state_machine
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.kinds.nvidia.gpu import GPU, is_mig_uuid
 from gpuplane.core.kinds.table import kind_of
-from gpuplane.core.text import clip
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord
 from gpuplane.model.machine import Machine
-from gpuplane.model.text import Text
 
 ABSENT_CODE = "gpu-absent"
 UNLISTED_CODE = "gpu-unlisted"

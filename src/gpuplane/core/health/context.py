@@ -2,19 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 from gpuplane.core.commands import Command, advise, command_line
 from gpuplane.core.faults.overrides import effective_entry
 from gpuplane.core.kinds.table import FAULTS
 from gpuplane.core.lookup import ALL_DEVICES_NAME
 from gpuplane.core.requests import driver_release_reason
+from gpuplane.kubernetes.podref import PodRef, find_same_container
 from gpuplane.model.config import Config, Settings
 from gpuplane.model.health import NODE_RECORD_KEY, CatalogueEntry, DeviceRecord, FaultCatalogue, HealthRecords
 from gpuplane.model.machine import Device
-from gpuplane.model.pod import PodRef, find_same_container
 from gpuplane.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
 from gpuplane.model.status import DRIVER, Statuses
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 
 class HealthContext(Value):

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from gpuplane.base.text import Text, group_by_key, join
 from gpuplane.core.commands import RESTORE, TAKE, command_line
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.health.absence import ABSENT_CODE
@@ -22,9 +23,9 @@ from gpuplane.core.lookup import accepted_device_names
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.view import view, without_allocations
-from gpuplane.model.health import NODE_RECORD_KEY, ClearedBy, DeviceHealth, DeviceRecord, Finding, State
+from gpuplane.kubernetes.contracts.nodegpus import State
+from gpuplane.model.health import NODE_RECORD_KEY, ClearedBy, DeviceHealth, DeviceRecord, Finding
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text, group_by_key, join
 
 TEXT_BY_CLEARED_BY: Mapping[ClearedBy, str] = {
     "nothing": "when the agent does not observe the fault any more",

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 
+from gpuplane.base.text import Text
 from gpuplane.core.health.context import HealthContext, device_record
 from gpuplane.core.health.observations import observe_gpu
 from gpuplane.core.health.records import without_empty_records
@@ -17,7 +18,6 @@ from gpuplane.model.facts import DrainRequested
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, HealthRecords
 from gpuplane.model.machine import Device, Gpu, Machine, MigDevice
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
 
 
 def apply_drain_request(

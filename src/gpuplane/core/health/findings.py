@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 from gpuplane.core.health.context import HealthContext
+from gpuplane.kubernetes.podref import merge_all_pod_refs
 from gpuplane.model.health import DeviceRecord, Finding
-from gpuplane.model.pod import merge_all_pod_refs
 
 MAX_AFFECTED_PIDS_OR_HOLDERS = 64
 """The most processes, and the most containers, that are remembered of one fault."""

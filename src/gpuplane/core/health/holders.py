@@ -6,9 +6,9 @@ from itertools import chain
 from gpuplane.core.health.context import holders_of
 from gpuplane.core.health.records import without_empty_records
 from gpuplane.core.shares import unit_of
+from gpuplane.kubernetes.podref import PodRef, find_same_container, may_be_same_container, merge_all_pod_refs
 from gpuplane.model.health import HealthRecords
 from gpuplane.model.machine import Gpu, Machine
-from gpuplane.model.pod import PodRef, find_same_container, may_be_same_container, merge_all_pod_refs
 from gpuplane.model.snapshot import Allocation
 
 UNLISTED_HOLDER = PodRef()

@@ -22,8 +22,8 @@ Only the kernel's own records (facility 0) count: any user may have a log daemon
 
 import re
 
+from gpuplane.base.text import clip
 from gpuplane.core.health.events import DRIVER_LOADED_CODE
-from gpuplane.core.text import clip
 from gpuplane.model.facts import FaultOccurred
 from gpuplane.model.health import GRADED_XIDS, NONFATAL
 

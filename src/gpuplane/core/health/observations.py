@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from gpuplane.base.text import Text
 from gpuplane.core.health import absence, state_machine
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.findings import is_unhealthy
@@ -9,11 +10,10 @@ from gpuplane.core.health.holders import holders_of_units, unit_ids
 from gpuplane.core.health.records import mark_gpus_as_reset, without_empty_records
 from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Finding, HealthRecords
 from gpuplane.model.machine import DeviceList, Fault, Gpu, Machine
-from gpuplane.model.pod import PodRef
 from gpuplane.model.snapshot import Allocation
-from gpuplane.model.text import Text
 
 DRIVER_NOT_LOADED_CODE = "driver-not-loaded"
 """The code of the fault that observations show while the driver is not loaded."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
+from gpuplane.base.text import Text
 from gpuplane.core.health import recovery
 from gpuplane.core.health.context import HealthContext, health_records
 from gpuplane.core.health.observations import count_links, describe_links, describe_new_memory_errors
@@ -10,7 +11,6 @@ from gpuplane.model.facts import ProbeFinished
 from gpuplane.model.health import DeviceRecord, HealthRecords
 from gpuplane.model.machine import Fault, Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
 
 
 def requested_probe_times(snapshot: Snapshot) -> Mapping[str, float]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from gpuplane.base.text import Text
 from gpuplane.core.health.context import HealthContext, device_record, health_context, health_records
 from gpuplane.core.health.drains import drain_reason, plain_drain_reason
 from gpuplane.core.health.findings import makes_unhealthy
@@ -12,7 +13,6 @@ from gpuplane.model.health import NODE_RECORD_KEY, DeviceRecord, Finding
 from gpuplane.model.machine import Device, Fault, Gpu, MigDevice
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DRIVER
-from gpuplane.model.text import Text
 from gpuplane.model.views import Reason, ReasonKind
 
 PROBE_FAILED_CODE = "probe-failed"

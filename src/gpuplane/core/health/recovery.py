@@ -7,10 +7,10 @@
 
 from collections.abc import Collection
 
+from gpuplane.base.text import Text
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.findings import is_unhealthy, unhealthy_findings
 from gpuplane.model.health import DeviceRecord, Finding, ProbeState
-from gpuplane.model.text import Text
 
 MAX_RELAPSES = 7
 """The most relapses in a row that are counted: a device waits for 128 probe periods at the most."""

@@ -10,6 +10,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from gpuplane.base.text import Text
 from gpuplane.core.health.context import HealthContext
 from gpuplane.core.health.findings import (
     is_unhealthy,
@@ -20,7 +21,6 @@ from gpuplane.core.health.findings import (
 )
 from gpuplane.core.health.recovery import MAX_RELAPSES, PROBE_TIMEOUT, cleared_at, next_probe_at, schedule_probe
 from gpuplane.model.health import NONFATAL, CatalogueEntry, DeviceRecord, Finding
-from gpuplane.model.text import Text
 
 MAX_EVENT_CODES = 64
 """Different events that are remembered of one device. The catalogue has twice as many, and no device has them all."""

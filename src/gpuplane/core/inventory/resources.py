@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpuplane.base.text import Text, group_by_key
 from gpuplane.core.inventory.sharing import apply_sharing
 from gpuplane.core.kinds.kind import not_offered, plain_unit_id, sorted_devices
 from gpuplane.core.kinds.table import KINDS, PLAIN_KINDS
@@ -10,7 +11,6 @@ from gpuplane.core.view import part_view
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import DeviceList, Machine
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text, group_by_key
 from gpuplane.model.views import NotOffered, OfferedDevice, Resource, Unit
 
 NONE = DeviceList()

@@ -11,6 +11,7 @@ shares concern all devices: nobody said which of them to leave out, so all of th
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from gpuplane.base.text import Text, format_memory, matches_pattern
 from gpuplane.core.kinds.unitresource import UnitResource
 from gpuplane.core.shares import (
     MAX_MEMORY_SHARES_PER_NODE,
@@ -19,10 +20,8 @@ from gpuplane.core.shares import (
     MIB_PER_MEMORY_UNIT,
     VOLTA_CAPABILITY,
 )
-from gpuplane.core.text import format_memory, matches_pattern
 from gpuplane.model.config import MemorySharedResource, MemoryUnit, ReplicatedResource, Sharing
 from gpuplane.model.reasons import ReasonCode
-from gpuplane.model.text import Text
 from gpuplane.model.views import Unit
 
 

@@ -5,7 +5,7 @@ and "devices.kubevirt.io/kvm" keeps its prefix.
 """
 
 from gpuplane.core.kinds.kind import plain_kind
-from gpuplane.core.resourcenames import OWN_PREFIX, qualified_resource_name
+from gpuplane.kubernetes.resourcenames import OWN_PREFIX, qualified_resource_name
 from gpuplane.model.health import CatalogueEntry
 from gpuplane.model.machine import Device
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from posixpath import normpath
 from typing import NamedTuple
 
+from gpuplane.base.text import Text
 from gpuplane.core.kinds.unitresource import UnitResource
 from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.model.config import Settings
 from gpuplane.model.health import CatalogueEntry, FaultCatalogue
 from gpuplane.model.machine import UNCOUNTED_CODE, Device, DeviceList, Machine
 from gpuplane.model.reasons import ReasonCode, ReasonKind
-from gpuplane.model.text import Text
 from gpuplane.model.views import Unit
 
 DEVICE_ID_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")

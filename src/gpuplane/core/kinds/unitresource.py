@@ -4,9 +4,9 @@ An id is not the unit that it stands for: kubelet counts ids, containers get uni
 shares), and only here is said which.
 """
 
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 from gpuplane.core.shares import share_ids
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 from gpuplane.model.views import ReasonKind, Unit
 
 

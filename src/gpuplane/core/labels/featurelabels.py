@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from gpuplane.core.labels.resourcelabels import resource_labels, tells_mig_mode
 from gpuplane.core.labels.syntax import label_value
-from gpuplane.core.resourcenames import RESOURCE_PREFIX
 from gpuplane.core.view import part_view
+from gpuplane.kubernetes.resourcenames import RESOURCE_PREFIX
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Driver, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot

@@ -18,7 +18,7 @@ from gpuplane.core.inventory.sharing import sharing_entry_by_name
 from gpuplane.core.kinds.nvidia.architecture import gpu_family, parse_compute_capability
 from gpuplane.core.kinds.unitresource import UnitResource
 from gpuplane.core.labels.syntax import MAX_LENGTH, key_part, label_value
-from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, OWN_PREFIX
+from gpuplane.kubernetes.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, OWN_PREFIX
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Gpu, Machine, MigDevice
 from gpuplane.model.views import FeatureLabel

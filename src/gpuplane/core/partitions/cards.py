@@ -9,9 +9,9 @@ A100 and an A30; the other cards are taken to have the same. Blackwell's placeme
 from collections.abc import Iterator
 from functools import cache
 
+from gpuplane.base.value import Value
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import ComputeInstanceProfile, GpuInstanceProfile
-from gpuplane.model.value import Value
 
 NVIDIA = "10DE"
 SIZES = (1, 2, 3, 4, 7)

@@ -11,14 +11,14 @@ from typing import Literal
 
 import msgspec
 
-from gpuplane.core.document import DocumentNode
+from gpuplane.base.document import DocumentNode
+from gpuplane.base.strict import load_with_lines
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 from gpuplane.core.partitions.names import known_name, profile_name
-from gpuplane.core.strict import load_with_lines
-from gpuplane.core.text import format_json
+from gpuplane.model.encoding import format_json
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuInstance, GpuInstanceProfile, GpuLayout, PlacedInstance
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 GPU_INSTANCE_CONSTANTS: Mapping[int, tuple[int, str]] = {
     0: (1, ""), 1: (2, ""), 2: (3, ""), 3: (4, ""), 4: (7, ""), 5: (8, ""), 6: (6, ""),

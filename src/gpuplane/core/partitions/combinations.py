@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpuplane.base.strict import closest_match
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 from gpuplane.core.partitions.cards import cards
 from gpuplane.core.partitions.layouts import layouts_of, reason_not_to_fit
 from gpuplane.core.partitions.names import find_profile, parse_profile
 from gpuplane.core.partitions.plan import wanted_instances
-from gpuplane.core.strict import closest_match
 from gpuplane.model.partitions import GpuInstanceProfile, GpuLayout
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 
 class Combination(Value, omit_defaults=False):

@@ -2,10 +2,10 @@
 
 from collections import Counter
 
+from gpuplane.base.text import Text
 from gpuplane.core.partitions.names import find_profile, profile_name
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuInstanceProfile, GpuLayout
-from gpuplane.model.text import Text
 
 
 def difference(

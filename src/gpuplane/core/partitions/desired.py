@@ -7,16 +7,15 @@ looked up each time, so a changed file is a changed request. A GPU that no entry
 
 from collections.abc import Mapping
 
+from gpuplane.base.text import Text, join, join_first_names
+from gpuplane.base.value import Value
 from gpuplane.core.partitions.entries import layouts_of_entries
 from gpuplane.core.partitions.generated import generated_configs
 from gpuplane.core.requests import node_requests
-from gpuplane.core.text import join_first_names
 from gpuplane.core.view import part_view
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuLayout, LayoutRequest, MigConfigs
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text, join
-from gpuplane.model.value import Value
 
 MIG_LABEL = "nvidia.com/mig.config"
 MIG_MANAGER_TEXT = (

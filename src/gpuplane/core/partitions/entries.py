@@ -10,11 +10,10 @@ serves many nodes. Differences, since each can only be a mistake, and GPUs would
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpuplane.base.text import Text, format_index_ranges, join_first_names
 from gpuplane.core.partitions.migparted import parse_device_id
-from gpuplane.core.text import format_index_ranges, join_first_names
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuLayout, MigConfigEntry
-from gpuplane.model.text import Text
 
 
 def layouts_of_entries(

@@ -3,6 +3,8 @@
 from collections.abc import Collection
 from typing import Literal
 
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.holders import HeldParts
 from gpuplane.core.partitions.layouts import Placement, Profiles
@@ -21,8 +23,6 @@ from gpuplane.model.partitions import (
     ResetGpu,
     SetMigMode,
 )
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 PlanCode = Literal[
     "",

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
+from gpuplane.base.value import Value
 from gpuplane.core.partitions.layouts import Placement
 from gpuplane.core.shares import unit_of
+from gpuplane.kubernetes.podref import ADMITTED_TEXT
 from gpuplane.model.machine import Gpu
-from gpuplane.model.pod import ADMITTED_TEXT
 from gpuplane.model.snapshot import Allocation
-from gpuplane.model.value import Value
 
 Names = tuple[str, ...]
 """Pods, as "namespace/name", for people."""

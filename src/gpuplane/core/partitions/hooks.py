@@ -6,8 +6,8 @@ The agent runs none: only a person's command does, with that person's rights.
 from collections.abc import Mapping
 from typing import Literal
 
-from gpuplane.core.strict import load_with_lines
-from gpuplane.model.value import Value
+from gpuplane.base.strict import load_with_lines
+from gpuplane.base.value import Value
 
 HookName = Literal["apply-start", "pre-apply-mode", "pre-apply-config", "apply-exit"]
 

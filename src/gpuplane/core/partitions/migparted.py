@@ -14,12 +14,12 @@ from typing import Any, Literal
 import msgspec
 import yaml
 
+from gpuplane.base.strict import DocumentPath, InvalidInput, build_type, load_with_lines
+from gpuplane.base.text import join_first_names
+from gpuplane.base.value import Value
 from gpuplane.core.partitions.names import parse_profile
-from gpuplane.core.strict import DocumentPath, InvalidInput, build_type, load_with_lines
-from gpuplane.core.text import join_first_names
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import MigConfigEntry, MigConfigs
-from gpuplane.model.value import Value
 
 VERSION = "v1"
 ALL = "all"

@@ -11,8 +11,8 @@ has 4g.90gb), and is refused: a container would get less memory than it asks for
 import re
 from collections.abc import Collection, Sequence
 
+from gpuplane.base.value import Value
 from gpuplane.model.partitions import GpuInstanceProfile
-from gpuplane.model.value import Value
 
 NAME = re.compile(
     r"(?:(?P<compute>[1-9]\d?)c\.)?(?P<slices>[1-9]\d?)g\.(?P<gigabytes>[1-9]\d{0,3})gb"

@@ -16,6 +16,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
+from gpuplane.base.text import Text
+from gpuplane.base.value import Value
 from gpuplane.core.partitions.layouts import Layout, Placement, Profiles, fits, layouts_of, reason_not_to_fit
 from gpuplane.core.partitions.names import find_profile
 from gpuplane.model.partitions import (
@@ -27,8 +29,6 @@ from gpuplane.model.partitions import (
     GpuLayout,
     PartitionChange,
 )
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 
 Contents = tuple[int, ...]
 """The slices of each compute instance of a GPU instance, the largest first."""

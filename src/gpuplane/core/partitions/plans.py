@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
+from gpuplane.base.text import Text
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.kinds.nvidia.faults import CODES_THAT_HIDE_OTHERS
 from gpuplane.core.partitions.desired import DesiredLayouts, desired_layouts
@@ -20,7 +21,6 @@ from gpuplane.model.partitions import (
 )
 from gpuplane.model.reasons import Reason
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text
 
 NO_STATE, NO_PLAN = GpuPartitionState(), GpuPlan()
 MAX_FAILED_TRIES = 3

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from gpuplane.base.text import Text, join_first_names
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.partitions.cards import profiles_of
 from gpuplane.core.partitions.desired import desired_layouts
@@ -10,13 +11,11 @@ from gpuplane.core.partitions.holders import HeldParts, held_parts
 from gpuplane.core.partitions.plans import MAX_FAILED_TRIES, NO_STATE, gpu_plans, hiding_fault, partition_states
 from gpuplane.core.partitions.state_machine import is_settled, next_try_at, restored_delay
 from gpuplane.core.requests import driver_release_reason
-from gpuplane.core.text import join_first_names
 from gpuplane.core.view import view
 from gpuplane.model.machine import Gpu
 from gpuplane.model.partitions import GpuPartitionState, GpuProgress, PartitionsProgress, ProgressState
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import ALLOCATABLE
-from gpuplane.model.text import Text
 
 
 @view

@@ -11,16 +11,15 @@ is in the way, and its message names each GPU, the pods that have to end, and th
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from gpuplane.base.text import Text, clip, join
 from gpuplane.core.partitions.desired import requested_name
 from gpuplane.core.partitions.progress import partitions_progress
 from gpuplane.core.reports.readycondition import condition_reason
 from gpuplane.core.requests import node_requests
 from gpuplane.core.serving import standby_reason
-from gpuplane.core.text import clip
 from gpuplane.model.partitions import GpuProgress, PartitionsProgress, ProgressState
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DRIVER
-from gpuplane.model.text import Text, join
 from gpuplane.model.views import NodeCondition
 
 MIG_CONDITION = "gpuplane.io/MIGReady"

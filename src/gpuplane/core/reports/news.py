@@ -9,6 +9,8 @@ name are wanted: they are no warning. Of a claim that has a device there is no l
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from gpuplane.base.text import Text, format_count
+from gpuplane.base.value import Value
 from gpuplane.core.advertising import (
     is_ready_to_take_over,
     missing_information_reason,
@@ -25,13 +27,10 @@ from gpuplane.core.health.context import health_context
 from gpuplane.core.partitions.plans import gpus_awaiting_layout
 from gpuplane.core.requests import driver_release_reason, driver_release_requester
 from gpuplane.core.serving import standby_reason
-from gpuplane.core.text import format_count
 from gpuplane.model.config import Config
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CONFIG, DRIVER, KUBELET_LOCK, SLICES, AnyPart, Statuses
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason, Resource
 
 READY_TO_TAKE_OVER_TEXT = "ready to take over"

@@ -8,6 +8,7 @@ device that is only suspect.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpuplane.base.text import clip, format_count
 from gpuplane.core import lookup, requests
 from gpuplane.core.advertising import missing_information_reason
 from gpuplane.core.availability import availability, devices_by_reason
@@ -18,7 +19,6 @@ from gpuplane.core.kinds.nvidia.gpu import GPU
 from gpuplane.core.kinds.table import kind_of
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.serving import standby_reason
-from gpuplane.core.text import clip, format_count
 from gpuplane.core.view import view, without_allocations
 from gpuplane.model.machine import Gpu, Machine
 from gpuplane.model.snapshot import Snapshot

@@ -7,18 +7,17 @@ told of in one Event. Another wording of the same cause is none.
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
+from gpuplane.base.text import Text, clip, group_by_key, join
+from gpuplane.base.value import Value
 from gpuplane.core.availability import availability
 from gpuplane.core.devicenames import DeviceName, describe_devices
 from gpuplane.core.health.context import health_context
 from gpuplane.core.health.devicehealth import health_without_parents
 from gpuplane.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, condition_reason_name, reason_name_of_kind
-from gpuplane.core.text import clip
 from gpuplane.model.config import Config
 from gpuplane.model.health import NODE_RECORD_KEY, DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text, group_by_key, join
-from gpuplane.model.value import Value
 from gpuplane.model.views import Availability, NodeEvent
 
 EventState = Literal["well", "waiting", "degraded", "unavailable", "unhealthy", "failing", "drained"]

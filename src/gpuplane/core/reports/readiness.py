@@ -1,5 +1,6 @@
 """Whether the agent does its job: what /readyz answers."""
 
+from gpuplane.base.text import distinct, join
 from gpuplane.core import mps
 from gpuplane.core.advertising import (
     has_plain_devices,
@@ -17,7 +18,6 @@ from gpuplane.core.serving import standby_reason
 from gpuplane.model.reasons import Reason
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import DRIVER
-from gpuplane.model.text import distinct, join
 
 
 def not_ready_reason(snapshot: Snapshot) -> Reason | None:

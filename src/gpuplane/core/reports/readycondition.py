@@ -11,6 +11,7 @@ a plugin registers, has to last for `GRACE` seconds before it is "False".
 
 from collections.abc import Iterator
 
+from gpuplane.base.text import clip, format_count
 from gpuplane.core.advertising import missing_gpus_reason, offer
 from gpuplane.core.devicenames import describe_devices
 from gpuplane.core.health.devicehealth import health_without_parents
@@ -18,7 +19,6 @@ from gpuplane.core.partitions.plans import gpus_awaiting_layout
 from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.requests import driver_release_reason
 from gpuplane.core.serving import standby_reason
-from gpuplane.core.text import clip, format_count
 from gpuplane.model.health import NODE_RECORD_KEY
 from gpuplane.model.reasons import Reason
 from gpuplane.model.snapshot import Snapshot

@@ -13,6 +13,7 @@ How containerd reads its files (its docs/cri/config.md and the loader of each ve
 import posixpath
 from typing import Any
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.runtimes import tomltext
 from gpuplane.core.runtimes.containerdconfig import (
     CONTAINERD_VERSION_2,
@@ -35,7 +36,6 @@ from gpuplane.core.runtimes.plan import (
     decode_text,
     format_version,
 )
-from gpuplane.core.strict import InvalidInput
 
 FIRST_VERSION_WITH_CDI, FIRST_VERSION_WITH_CRI_CDI_FIELD = (1, 7), (1, 7, 2)
 """The first version that supports CDI, and the first that reads CRI's field for it (kubernetes/test-infra#34018)."""

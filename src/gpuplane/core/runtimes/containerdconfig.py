@@ -7,10 +7,10 @@ containerd 2.0 one version applies to all files: the last one given. Since 2.0 e
 import posixpath
 from typing import Any
 
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.value import Value
 from gpuplane.core.runtimes import templates, tomltext
 from gpuplane.core.runtimes.plan import RuntimeConfigFileContent, Version, decode_text, format_version
-from gpuplane.core.strict import InvalidInput
-from gpuplane.model.value import Value
 
 CRI_PLUGIN_BY_VERSION = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 """Version of the configuration → name of the CRI plugin; later versions have the name of 3."""

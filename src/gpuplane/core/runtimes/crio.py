@@ -4,6 +4,7 @@ CRI-O reads the main file first, then the files of crio.conf.d by name; the last
 (crio.conf.d(5)). `cdi_spec_dirs` of crio.runtime replaces the default directories.
 """
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.runtimes import tomltext
 from gpuplane.core.runtimes.plan import (
     DEFAULT_SPEC_DIRECTORIES,
@@ -16,7 +17,6 @@ from gpuplane.core.runtimes.plan import (
     decode_text,
     format_version,
 )
-from gpuplane.core.strict import InvalidInput
 
 FIRST_VERSION_WITH_CDI = (1, 23)
 SPEC_DIRS_KEY = ("crio", "runtime", "cdi_spec_dirs")

@@ -6,7 +6,7 @@ A change in the generated file is lost at the next start. It belongs in the temp
 import posixpath
 from collections.abc import Collection
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 
 class Distribution(Value):

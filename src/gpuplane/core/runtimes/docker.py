@@ -4,6 +4,7 @@ Docker supports CDI devices (`docker run --device`) since 25.0 if features.cdi i
 false (moby#49963). `cdi-spec-dirs` replaces the default directories; one empty name turns CDI off.
 """
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.runtimes import jsontext
 from gpuplane.core.runtimes.plan import (
     DEFAULT_SPEC_DIRECTORIES,
@@ -16,7 +17,6 @@ from gpuplane.core.runtimes.plan import (
     decode_text,
     format_version,
 )
-from gpuplane.core.strict import InvalidInput
 
 FIRST_VERSION_WITH_CDI, FIRST_VERSION_WITH_CDI_BY_DEFAULT = (25, 0), (28, 2)
 CDI_KEY, SPEC_DIRS_KEY = ("features", "cdi"), ("cdi-spec-dirs",)

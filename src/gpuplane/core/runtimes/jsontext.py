@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from gpuplane.core.strict import InvalidInput
+from gpuplane.base.strict import InvalidInput
 
 KeyPath = tuple[str, ...]
 WHITE_SPACE_PATTERN = re.compile(r"[ \t\r\n]*")

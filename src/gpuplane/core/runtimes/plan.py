@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable
 from types import ModuleType
 
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.value import Value
 from gpuplane.core.runtimes import jsontext, tomltext
-from gpuplane.core.strict import InvalidInput
-from gpuplane.model.value import Value
 
 DEFAULT_SPEC_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 """Where every runtime looks for CDI specifications by default."""

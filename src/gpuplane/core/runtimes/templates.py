@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from gpuplane.core.strict import InvalidInput
+from gpuplane.base.strict import InvalidInput
 
 BASE = """# the template "base"
 [plugins."io.containerd.grpc.v1.cri"]

@@ -23,9 +23,9 @@ from tomlkit.container import Container
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import InlineTable, Item, Null, Table
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.runtimes import templates
 from gpuplane.core.runtimes.tomlarray import set_array_members
-from gpuplane.core.strict import InvalidInput
 
 POSITION_MARKER = "\0"
 KeyPath = tuple[str, ...]

@@ -23,7 +23,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from gpuplane.model.pod import ContainerId
+from gpuplane.kubernetes.podref import ContainerId
 
 UID = r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 """Of a pod; of a static one it is a hash, which the API server does not have."""

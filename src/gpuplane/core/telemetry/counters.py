@@ -9,10 +9,9 @@ import csv
 from collections.abc import Iterator, Mapping
 from typing import Literal, NamedTuple
 
-from gpuplane.core.strict import InvalidInput, closest_match
-from gpuplane.core.text import clip, format_count
+from gpuplane.base.strict import InvalidInput, closest_match
+from gpuplane.base.text import Text, clip, format_count
 from gpuplane.model.telemetry import SAMPLED_FIELDS, DcgmCounter
-from gpuplane.model.text import Text
 
 XID_FIELD = "DCGM_FI_DEV_XID_ERRORS"
 """The last XID. It is told by events, not sampled."""

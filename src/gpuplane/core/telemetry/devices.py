@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from gpuplane.base.value import Value
 from gpuplane.core.view import part_view
 from gpuplane.model.machine import Gpu, MigDevice
 from gpuplane.model.telemetry import GpuSample
-from gpuplane.model.value import Value
 
 
 class DeviceKey(NamedTuple):

@@ -19,7 +19,7 @@ from gpuplane.core.telemetry.holdings import Holding, holdings_by_unit
 from gpuplane.core.telemetry.state import TelemetryState, present_xids
 from gpuplane.core.telemetry.usage import DeviceUsage, Usage, usage_by_device
 from gpuplane.core.view import part_view
-from gpuplane.model.pod import PodMetadata, PodRef
+from gpuplane.kubernetes.podref import PodMetadata, PodRef
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.telemetry import LINK_FIELDS, DcgmCounter, GpuSample, Sample
 from gpuplane.model.views import Labels, Metric

@@ -8,7 +8,7 @@ from gpuplane.core.inventory.resources import node_resources
 from gpuplane.core.shares import unit_of
 from gpuplane.core.view import view
 from gpuplane.core.withholding import offered_index
-from gpuplane.model.pod import PodRef
+from gpuplane.kubernetes.podref import PodRef
 from gpuplane.model.snapshot import Snapshot
 
 

@@ -5,6 +5,7 @@ It is bounded by the node's devices and by the processes of the newest sample.
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane.base.value import Value
 from gpuplane.core.faults.overrides import xid_number
 from gpuplane.core.telemetry.devices import (
     DeviceKey,
@@ -15,10 +16,9 @@ from gpuplane.core.telemetry.devices import (
     series_devices,
 )
 from gpuplane.core.telemetry.holdings import holdings_by_unit
-from gpuplane.model.pod import ContainerId, PodRef
+from gpuplane.kubernetes.podref import ContainerId, PodRef
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.telemetry import GpuSample, Sample
-from gpuplane.model.value import Value
 
 LONGEST_GAP = 180.0
 """Seconds between two samples that still count as held, or as idle: for longer nobody looked."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpuplane.core.telemetry.cgroups import container_of
 from gpuplane.core.telemetry.devices import DeviceKey, SeriesDevice, readings_of
-from gpuplane.model.pod import ContainerId, PodMetadata, PodRef
+from gpuplane.kubernetes.podref import ContainerId, PodMetadata, PodRef
 from gpuplane.model.telemetry import GpuSample, Sample
 
 

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from gpuplane.base.value import Value
 from gpuplane.model.facts import (
     ChangePartition,
     FaultOccurred,
@@ -21,7 +22,6 @@ from gpuplane.model.facts import (
 from gpuplane.model.machine import Fault
 from gpuplane.model.status import DriverStatus
 from gpuplane.model.telemetry import Sample, SamplingRequest
-from gpuplane.model.value import Value
 
 T = TypeVar("T")
 

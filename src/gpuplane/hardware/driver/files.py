@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 
-from gpuplane.files import opened, read
+from gpuplane.base.files import opened, read
 from gpuplane.hardware.driver import vgpu
 from gpuplane.hardware.driver.nodes import Nodes, majors
 from gpuplane.model.machine import Gpu, Vgpu

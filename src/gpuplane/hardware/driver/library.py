@@ -5,7 +5,7 @@ import os
 import sys
 from typing import TypeAlias
 
-from gpuplane.files import opened, untrusted
+from gpuplane.base.files import opened, untrusted
 from gpuplane.hardware.driver.channel import Options
 from gpuplane.hardware.driver.errors import Failed, driver_fault
 from gpuplane.hardware.driver.files import Files

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from gpuplane.files import read
+from gpuplane.base.files import read
 from gpuplane.model.partitions import GpuUser
 
 MODULES = ("nvidia_drm", "nvidia_modeset")

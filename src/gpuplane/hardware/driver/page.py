@@ -8,7 +8,7 @@ import mmap
 import struct
 import time
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 _LINE = struct.Struct("<?dq64s")  # within a call, since when, the GPU's index or -1, the function
 

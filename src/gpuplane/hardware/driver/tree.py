@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from gpuplane.files import Way, walk
+from gpuplane.base.files import Way, walk
 
 ABSENT = (errno.ENOENT, errno.ENOTDIR)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from gpuplane.files import read
+from gpuplane.base.files import read
 from gpuplane.hardware.driver.asking import Asker, Missing
 from gpuplane.hardware.driver.counters import LISTS, MIB, USE
 from gpuplane.model.telemetry import ProcessSample

@@ -16,24 +16,24 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.text import Text, format_count, join
+from gpuplane.base.value import Value
 from gpuplane.core.containers.cdi.specstatus import spec_fingerprint
-from gpuplane.core.document import MAX_BYTES
 from gpuplane.core.dra.claimspecs import claim_specs
 from gpuplane.core.dra.metadata import Files as Metadata
 from gpuplane.core.dra.metadata import metadata_files
 from gpuplane.core.dra.names import claim_file_name
 from gpuplane.core.serving import standby_reason
-from gpuplane.core.text import format_count, format_json
 from gpuplane.host.cdi import directory as disk
 from gpuplane.model.cdi import Spec
 from gpuplane.model.claims import PreparedClaim
+from gpuplane.model.encoding import format_json
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CLAIM_FILES, ClaimFilesStatus, PartState
-from gpuplane.model.text import Text, join
-from gpuplane.model.value import Value
 
 NO_CLAIMS: Mapping[str, PreparedClaim] = {}
 

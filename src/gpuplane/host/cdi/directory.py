@@ -16,15 +16,16 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.files import untrusted
+from gpuplane.base.text import escape_unprintable
+from gpuplane.base.value import Value
 from gpuplane.core.containers.cdi.names import CDI_KINDS, PLAIN_VENDOR, VENDOR, spec_file_name
 from gpuplane.core.containers.cdi.registry import SPEC_FILE_SUFFIXES, parse_spec_file
 from gpuplane.core.containers.cdi.validation import runtime_refusal_problems
-from gpuplane.core.text import escape_unprintable, format_json
-from gpuplane.files import untrusted
 from gpuplane.host.specfiles import content, paths
 from gpuplane.model.cdi import Spec
-from gpuplane.model.value import Value
+from gpuplane.model.encoding import format_json
 
 SPECS = msgspec.json.Decoder(Spec)
 """Made here, and not by two threads at once: msgspec 0.22 does not survive that of a type that is new to it."""

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from posixpath import normpath
 
-from gpuplane.files import untrusted
+from gpuplane.base.files import untrusted
 from gpuplane.host.cdi import ldconfig
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import StatusChanged

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from gpuplane.base.text import join
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.containers.cdi.desiredspecs import (
     conflict_statuses,
@@ -34,7 +35,6 @@ from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CDI_FILES, CdiFilesStatus, PartState
-from gpuplane.model.text import join
 
 IDLE = 5
 """Looks in whose place there is one while nothing is wanted: of what is there then, some is let go of at the most."""

@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 
-from gpuplane import files
+from gpuplane.base import files
 
 PATHS = ("/sbin/ldconfig.real", "/sbin/ldconfig", "/usr/local/glibc/sbin/ldconfig")
 LARGEST = 64 << 20  # bytes of a program that the hook copies

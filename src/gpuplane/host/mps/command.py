@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from gpuplane import programs
-from gpuplane.core.text import MAX_CHARACTERS, clip
+from gpuplane.base import programs
+from gpuplane.base.text import MAX_CHARACTERS, clip
 
 
 class Failed(Exception):

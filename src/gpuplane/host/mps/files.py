@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from gpuplane import files
-from gpuplane.model.value import Value
+from gpuplane.base import files
+from gpuplane.base.value import Value
 
 VERSION = 1
 FOLDER, WANTED, STATUS, MODES = "gpuplane", "wanted.json", "status.json", "compute-modes.json"

@@ -19,7 +19,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.value import Value
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.command import Failed, Silent, ending, run
 from gpuplane.host.mps.control import Clients, Control
@@ -29,7 +30,6 @@ from gpuplane.host.mps.processes import MARK, Process
 from gpuplane.host.mps.record import Record
 from gpuplane.host.mps.sockets import Replaced, Sockets
 from gpuplane.model.mps import DaemonStatus, MpsDaemon
-from gpuplane.model.value import Value
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 MULTI_USER = "-multiuser-server"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.core.mps import desired_daemons, part_statuses
 from gpuplane.host.mps.files import FOLDER, STATUS, WANTED, read, write
 from gpuplane.model.facts import StatusChanged

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane import files
-from gpuplane.core.text import clip
+from gpuplane.base import files
+from gpuplane.base.text import clip
 from gpuplane.host.mps.command import Failed, run
 from gpuplane.host.mps.files import MODES, read, write
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.host.mps.command import Failed, run
 from gpuplane.host.mps.files import FOLDER
 from gpuplane.host.mps.sockets import MODE

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane import files
-from gpuplane.model.value import Value
+from gpuplane.base import files
+from gpuplane.base.value import Value
 
 PROC = Path("/proc")
 PID_FILE = "nvidia-cuda-mps-control.pid"

@@ -25,13 +25,13 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.value import Value
 from gpuplane.host.mps import processes
 from gpuplane.host.mps.command import Failed
 from gpuplane.host.mps.files import read, write
 from gpuplane.host.mps.processes import CONTROL, MARK, SERVER, Process
 from gpuplane.host.state import boot_id
-from gpuplane.model.value import Value
 
 RECORD = "record.json"
 MOST = 1 << 16

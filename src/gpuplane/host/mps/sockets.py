@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.host.mps.processes import PID_FILE, PROC, Process
 
 CONTROL = "control"

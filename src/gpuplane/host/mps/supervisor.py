@@ -11,9 +11,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
+from gpuplane.base.text import clip
 from gpuplane.core.mps import daemon_directory, daemon_part
-from gpuplane.core.text import clip
 from gpuplane.host.filewatch import contents
 from gpuplane.host.lock import locked
 from gpuplane.host.mps.command import Failed

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpuplane.base.files import read, sync_directory, untrusted
 from gpuplane.core.runtimes.plan import (
     ChangeRecord,
     FileChange,
@@ -21,7 +22,6 @@ from gpuplane.core.runtimes.plan import (
     record_change,
     revert_change,
 )
-from gpuplane.files import read, sync_directory, untrusted
 from gpuplane.host.runtimes.sources import Failed, told
 
 VERSION = 1

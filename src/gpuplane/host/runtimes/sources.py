@@ -7,12 +7,12 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 
-from gpuplane import programs
+from gpuplane.base import programs
+from gpuplane.base.files import read
+from gpuplane.base.value import Value
 from gpuplane.core.runtimes import containerd, containerdconfig, crio, distributions, docker, tomltext
 from gpuplane.core.runtimes.distributions import KUBERNETES_DISTRIBUTIONS
 from gpuplane.core.runtimes.plan import ConfigChangePlan, RuntimeConfigFileContent, Version, decode_text, parse_version
-from gpuplane.files import read
-from gpuplane.model.value import Value
 
 CONTAINERD, DOCKER, CRIO = "/etc/containerd/config.toml", "/etc/docker/daemon.json", "/etc/crio/crio.conf"
 BINARIES = {"containerd": "containerd", "docker": "dockerd", "crio": "crio"}

@@ -27,9 +27,11 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from gpuplane.base.pauses import sleep_until_next
+from gpuplane.base.text import clip
+from gpuplane.base.value import Value
 from gpuplane.core.dra.names import POD_UID
 from gpuplane.core.serving import may_register
-from gpuplane.core.text import clip
 from gpuplane.kubelet.protocols import pluginregistration_pb2 as pb
 from gpuplane.kubelet.protocols.pluginregistration_pb2_grpc import (
     RegistrationServicer,
@@ -49,8 +51,6 @@ from gpuplane.kubelet.sockets import (
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import DRA_PLUGIN, PartState, Status
-from gpuplane.model.value import Value
-from gpuplane.pauses import sleep_until_next
 
 REGISTRATION_DIRECTORY, PLUGIN_DIRECTORY = "plugins_registry", "plugins"  # below kubelet's directory
 PLUGIN_TYPE = "DRAPlugin"

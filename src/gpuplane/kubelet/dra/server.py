@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
+from gpuplane.base.text import clip
 from gpuplane.core.dra.names import KUBERNETES_UID
 from gpuplane.core.dra.preparing import (
     claim_problem,
@@ -26,7 +27,6 @@ from gpuplane.core.dra.preparing import (
     prepare_problem,
     unprepare_problem,
 )
-from gpuplane.core.text import clip
 from gpuplane.kubelet.protocols import dra_v1_pb2 as v1
 from gpuplane.kubelet.protocols import dra_v1beta1_pb2 as v1beta1
 from gpuplane.kubelet.protocols.dra_v1_pb2_grpc import DRAPluginServicer as V1Servicer

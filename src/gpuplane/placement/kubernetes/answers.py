@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.configuration import PlacementConfig
 from gpuplane.placement.consolidation import Move, Placed, plan_moves, usable_to

@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.core.nodeselection import meets
-from gpuplane.model.nodeselection import Requirement
-from gpuplane.placement.kubernetes.objects import ApiPod, ObjectMetadata
+from gpuplane.kubernetes.objects import ApiPod, ObjectMetadata
+from gpuplane.kubernetes.selectors import Requirement, meets
 
 DEFAULT = "default"
 """The namespace of an object of a file that names none."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.objects import ApiNode, ApiPod
+from gpuplane.kubernetes.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.kubernetes.budgets import ApiBudget, Budgets
 from gpuplane.placement.kubernetes.held import Note, settle, unknown_nodes
@@ -14,7 +15,6 @@ from gpuplane.placement.kubernetes.nodes import (
     offered_resources,
     read_node,
 )
-from gpuplane.placement.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.placement.kubernetes.peers import GPU_MEMORY, HeldGpu, held_gpus
 from gpuplane.placement.kubernetes.pods import GpusThere, read_pod
 from gpuplane.placement.nodes import Node

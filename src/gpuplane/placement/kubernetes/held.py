@@ -12,10 +12,10 @@ from typing import Literal
 
 import numpy as np
 
-from gpuplane.core.reports.nodeannotation import GIVEN_OUT_STATES
-from gpuplane.core.resourcenames import GPU_RESOURCE
-from gpuplane.model.nodegpus import Holding
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.contracts.nodeannotation import GIVEN_OUT_STATES
+from gpuplane.kubernetes.contracts.nodegpus import Holding
+from gpuplane.kubernetes.resourcenames import GPU_RESOURCE
 from gpuplane.placement.cluster import Cluster
 from gpuplane.placement.kubernetes.nodes import ALIYUN_MEMORY, SeenNode
 from gpuplane.placement.kubernetes.peers import HeldGpu

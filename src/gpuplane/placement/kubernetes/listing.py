@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gpuplane.core.strict import InvalidInput
+from gpuplane.base.strict import InvalidInput
+from gpuplane.kubernetes.objects import NOT_DECODED, ApiNode, ApiPod, decode_objects
 from gpuplane.placement.kubernetes.budgets import ApiBudget
 from gpuplane.placement.kubernetes.cluster import SeenCluster, read_cluster
 from gpuplane.placement.kubernetes.held import Note
-from gpuplane.placement.kubernetes.objects import NOT_DECODED, ApiNode, ApiPod, decode_objects
 
 if TYPE_CHECKING:
     import httpx2
@@ -34,7 +34,7 @@ class ClusterUnavailable(Exception):
 async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
     """What the API server of a kubeconfig says now; None: of the cluster that this process runs in. Raises
     ClusterUnavailable."""
-    from gpuplane.apiserver.connection import ApiServerError, connect, list_pages
+    from gpuplane.kubernetes.client.connection import ApiServerError, connect, list_pages
 
     path = NODES
     try:
@@ -56,7 +56,7 @@ async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
 
 async def _list_budgets(client: "httpx2.AsyncClient") -> tuple[list[msgspec.Raw], list[Note]]:
     """(the budgets, a note where they may not be listed)."""
-    from gpuplane.apiserver.connection import ApiServerError, list_pages
+    from gpuplane.kubernetes.client.connection import ApiServerError, list_pages
 
     try:
         return await list_pages(client, BUDGETS, msgspec.Raw, most=MOST_BUDGETS), []

@@ -14,11 +14,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from gpuplane.core.nodeselection import BLOCKING
-from gpuplane.core.reports.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, decode_node_gpus
-from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
-from gpuplane.model.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
-from gpuplane.placement.kubernetes.objects import (
+from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, decode_node_gpus
+from gpuplane.kubernetes.contracts.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
+from gpuplane.kubernetes.objects import (
     LARGEST,
     MILLI,
     ApiNode,
@@ -29,6 +27,8 @@ from gpuplane.placement.kubernetes.objects import (
     model_name,
     quantities,
 )
+from gpuplane.kubernetes.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
+from gpuplane.kubernetes.selectors import BLOCKING
 from gpuplane.placement.kubernetes.peers import REGISTERED, hami_resources, registered_gpus
 from gpuplane.placement.nodes import Gpu, Node
 

@@ -15,9 +15,9 @@ from typing import Annotated
 
 import msgspec
 
-from gpuplane.core.resourcenames import GPU_RESOURCE
-from gpuplane.model.value import Value
-from gpuplane.placement.kubernetes.objects import LARGEST, NOT_DECODED, ApiPod, Container, is_number, model_name
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.objects import LARGEST, NOT_DECODED, ApiPod, Container, is_number, model_name
+from gpuplane.kubernetes.resourcenames import GPU_RESOURCE
 from gpuplane.placement.nodes import Gpu
 
 REGISTERED, ALLOCATED = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"

@@ -24,14 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
-from gpuplane.placement.kubernetes.nodes import (
-    ALIYUN_MEMORY,
-    NODE_TAINTS,
-    SHARED_RESOURCE,
-    profile_name,
-)
-from gpuplane.placement.kubernetes.objects import (
+from gpuplane.kubernetes.objects import (
     HUGE_PAGES,
     LARGEST,
     MILLI,
@@ -47,6 +40,13 @@ from gpuplane.placement.kubernetes.objects import (
     larger,
     model_name,
     quantities,
+)
+from gpuplane.kubernetes.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
+from gpuplane.placement.kubernetes.nodes import (
+    ALIYUN_MEMORY,
+    NODE_TAINTS,
+    SHARED_RESOURCE,
+    profile_name,
 )
 from gpuplane.placement.kubernetes.peers import GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT, VENDOR
 from gpuplane.placement.pods import Pod

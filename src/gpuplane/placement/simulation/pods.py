@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.requests import WHOLE, Request
 
 WITHOUT_GPU, SHARED = "cpu", "shared"

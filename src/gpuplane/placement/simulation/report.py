@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.nodes import Node
 from gpuplane.placement.requests import WHOLE
 from gpuplane.placement.simulation.pods import TracePod

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.simulation.pods import ordered
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from random import Random
 from typing import Literal
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.simulation.pods import TracePod
 
 TURNOVER = 3

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from gpuplane.core.strict import MAX_ERRORS, InvalidInput, closest_match
-from gpuplane.core.text import format_count
+from gpuplane.base.strict import MAX_ERRORS, InvalidInput, closest_match
+from gpuplane.base.text import format_count
 from gpuplane.placement.nodes import Gpu, Node
 from gpuplane.placement.requests import WHOLE, GpuRequest, Request
 from gpuplane.placement.simulation.pods import TracePod

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 from gpuplane.placement.nodes import Node
 from gpuplane.placement.simulation.fewer import gpus_fewer
 from gpuplane.placement.simulation.pods import TracePod

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import msgspec
 
-from gpuplane.core.strict import closest_match
-from gpuplane.core.text import clip
+from gpuplane.base.strict import closest_match
+from gpuplane.base.text import clip
 from gpuplane.model.cdi import ContainerEdits
 from gpuplane.sandbox.kubelet import messages as said
 from gpuplane.sandbox.kubelet.messages import Message

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import checkpoint

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 from google.protobuf.json_format import MessageToDict
 
-from gpuplane.core.text import format_count, join_first_names
+from gpuplane.base.text import format_count, join_first_names
 from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.sandbox.kubelet.endpoint import Call

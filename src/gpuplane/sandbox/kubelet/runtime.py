@@ -13,7 +13,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, drop_overridden_edits
 from gpuplane.core.containers.cdi.registry import (
     SPEC_FILE_SUFFIXES,

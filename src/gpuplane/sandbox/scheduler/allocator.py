@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gpuplane.core.nodeselection import tolerates
+from gpuplane.kubernetes.selectors import tolerates
 from gpuplane.sandbox.scheduler.capacity import Consumed, InUse, find_consumed
 from gpuplane.sandbox.scheduler.claims import ResourceClaim
 from gpuplane.sandbox.scheduler.constraints import allows

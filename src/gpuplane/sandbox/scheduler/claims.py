@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.model.nodeselection import NodeSelector, Toleration
+from gpuplane.kubernetes.selectors import NodeSelector, Toleration
 from gpuplane.sandbox.scheduler.objects import Json, Metadata, Object
 from gpuplane.sandbox.scheduler.slices import Configuration, Selector
 

@@ -1,7 +1,7 @@
 """Which nodes a pod, a slice or an allocation is for."""
 
-from gpuplane.core import nodeselection
-from gpuplane.model.nodeselection import NodeSelector
+from gpuplane.kubernetes import selectors as nodeselection
+from gpuplane.kubernetes.selectors import NodeSelector
 from gpuplane.sandbox.scheduler.objects import Node, Pod
 
 

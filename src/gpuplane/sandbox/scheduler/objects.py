@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpuplane.model.nodeselection import NodeSelector
+from gpuplane.kubernetes.selectors import NodeSelector
 
 Json = Mapping[str, Any]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from gpuplane.model.nodeselection import NodeSelector
+from gpuplane.kubernetes.selectors import NodeSelector
 from gpuplane.sandbox.scheduler.nodeselection import matches_node
 from gpuplane.sandbox.scheduler.objects import Node
 from gpuplane.sandbox.scheduler.slices import CounterConsumption, Device, ResourceSlice

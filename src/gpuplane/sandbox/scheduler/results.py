@@ -6,7 +6,7 @@ Source: dynamic-resource-allocation/structured/internal/incubating/allocator_inc
 from collections.abc import Iterable, Sequence
 from uuid import UUID, uuid5
 
-from gpuplane.model.nodeselection import NodeSelector, NodeSelectorTerm, Requirement
+from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuplane.sandbox.scheduler.allocator import Pick
 from gpuplane.sandbox.scheduler.claims import Allocation, DeviceAllocation, ResourceClaim, Result
 from gpuplane.sandbox.scheduler.objects import Node

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gpuplane.model.nodeselection import NodeSelector, Taint
+from gpuplane.kubernetes.selectors import NodeSelector, Taint
 from gpuplane.sandbox.scheduler.objects import Json, Metadata, Object
 
 

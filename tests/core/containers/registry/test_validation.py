@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from gpuplane.base.strict import InvalidInput
 from gpuplane.core.containers.cdi.rules import is_qualified_name
 from gpuplane.core.containers.cdi.validation import all_spec_problems, parse_spec, runtime_refusal_problems
 from gpuplane.core.containers.cdi.version import CDI_VERSIONS, lowest_version
-from gpuplane.core.strict import InvalidInput
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
 from tests.golden import Golden
 

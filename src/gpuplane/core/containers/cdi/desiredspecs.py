@@ -14,6 +14,8 @@ Rules that must not change:
 
 from collections.abc import Collection, Iterator, Mapping
 
+from gpuplane.base.text import Text, format_count
+from gpuplane.base.value import Value
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.containers.cdi import specstatus as condition
 from gpuplane.core.containers.cdi.driverfiles import LIBCUDA_PREFIX
@@ -35,7 +37,6 @@ from gpuplane.core.kinds.nvidia.gpu import GPU
 from gpuplane.core.kinds.table import PLAIN_KINDS, kind_of
 from gpuplane.core.requests import node_requests
 from gpuplane.core.shares import unit_of
-from gpuplane.core.text import format_count
 from gpuplane.core.view import part_view, view
 from gpuplane.model.cdi import CdiDevice, Spec
 from gpuplane.model.config import Settings
@@ -43,8 +44,6 @@ from gpuplane.model.machine import NVIDIA_GPU, DeviceList, Machine
 from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import CDI_FILES, AnyPart, CdiConflictStatus, Part, cdi_conflict_part
-from gpuplane.model.text import Text
-from gpuplane.model.value import Value
 from gpuplane.model.views import Reason, Unit
 
 GPU_KIND = f"{VENDOR}/gpu"

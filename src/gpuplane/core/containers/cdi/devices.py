@@ -8,14 +8,14 @@ pkg/nvcdi/{full-gpu,mig-device}-nvml.go). A broken device is omitted, with the r
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
+from gpuplane.base.text import Text, join
+from gpuplane.base.value import Value
 from gpuplane.core.containers.cdi import links
 from gpuplane.core.containers.cdi.links import Link
 from gpuplane.core.containers.cdi.specrequest import ALL_NAME, NamingStrategy
 from gpuplane.core.lookup import find_device
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import Text, join
-from gpuplane.model.value import Value
 
 DEVICE_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
 """The pattern of valid device names (CNCF container-device-interface 1.1.0, pkg/parser)."""

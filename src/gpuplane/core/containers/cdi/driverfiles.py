@@ -10,13 +10,12 @@ directories that the loaders of Debian and of Red Hat search by default: which o
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane.base.text import Text, group_by_key, join_first_names
 from gpuplane.core.containers.cdi import links
 from gpuplane.core.containers.cdi.devicenodes import host_path
 from gpuplane.core.containers.cdi.links import base_name, directory_of
-from gpuplane.core.text import join_first_names
 from gpuplane.model.cdi import ContainerEdits, Mount
 from gpuplane.model.machine import DriverFile, DriverFiles, DriverLibrary
-from gpuplane.model.text import Text, group_by_key
 
 READ_ONLY_MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 SOCKET_MOUNT_OPTIONS = ("nosuid", "nodev", "rbind", "rprivate", "noexec")

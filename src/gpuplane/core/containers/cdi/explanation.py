@@ -4,12 +4,12 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
+from gpuplane.base.value import Value
 from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, drop_overridden_edits
 from gpuplane.core.containers.cdi.hookactions import HookAction, hook_actions
 from gpuplane.core.containers.cdi.registry import Registry, describe_unresolvable_device, list_edits_by_device_or_kind
 from gpuplane.core.containers.cdi.version import lowest_version, version_features
 from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, IntelRdt, Mount
-from gpuplane.model.value import Value
 
 EditKind = Literal["node", "env", "mount", "hook", "interface", "group", "rdt"]
 EditsByDeviceOrKind = Sequence[tuple[str, ContainerEdits]]

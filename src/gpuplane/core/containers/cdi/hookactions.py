@@ -5,8 +5,8 @@ Our program accepts `--option=value`, NVIDIA's also `--option value`. Options ca
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpuplane.base.value import Value
 from gpuplane.model.cdi import Hook
-from gpuplane.model.value import Value
 
 GPUPLANE_HOOK_PROGRAMS, NVIDIA_HOOK_PROGRAMS = ("gpuplane-hook",), ("nvidia-cdi-hook", "nvidia-ctk")
 

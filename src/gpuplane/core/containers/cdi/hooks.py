@@ -12,13 +12,13 @@ they do not know.
 
 from collections.abc import Collection, Iterable, Iterator, Set
 
+from gpuplane.base.value import Value
 from gpuplane.core.containers.cdi import links
 from gpuplane.core.containers.cdi.devices import SpecDevice
 from gpuplane.core.containers.cdi.links import Link, base_name, directory_of
 from gpuplane.core.containers.cdi.specrequest import ALL_NAME, HookProgram, SpecOptions
 from gpuplane.model.cdi import Hook
 from gpuplane.model.machine import Driver, DriverFiles
-from gpuplane.model.value import Value
 
 CREATE_SYMLINKS, ENABLE_CUDA_COMPAT, UPDATE_LDCACHE = "create-symlinks", "enable-cuda-compat", "update-ldcache"
 DISABLE_NODE_MODIFICATION, UPDATE_APPLICATION_PROFILE = "disable-device-node-modification", "update-application-profile"

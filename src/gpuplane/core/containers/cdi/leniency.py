@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from gpuplane.core.document import DocumentNode
+from gpuplane.base.document import DocumentNode
 
 
 def normalize_like_go_yaml(node: DocumentNode, expected_type: Any) -> DocumentNode:

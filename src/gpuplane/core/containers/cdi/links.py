@@ -7,8 +7,8 @@ case, whatever the host has (nvidia-container-toolkit 1.20, internal/discover/{s
 
 from collections.abc import Iterable, Iterator
 
+from gpuplane.base.value import Value
 from gpuplane.model.machine import DriverFile, DriverLibrary, Gpu
-from gpuplane.model.value import Value
 
 ALWAYS_CREATED_LINKS = (
     ("libcuda.so.", "libcuda.so", "libcuda.so.1"),  # many programs load it by this name

@@ -7,14 +7,14 @@ defines it too.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from gpuplane.base.strict import InvalidInput, closest_match
+from gpuplane.base.text import join_first_names
+from gpuplane.base.value import Value
 from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, drop_overridden_edits
 from gpuplane.core.containers.cdi.names import CDI_KINDS, qualified_name
 from gpuplane.core.containers.cdi.rules import is_qualified_name
 from gpuplane.core.containers.cdi.validation import parse_spec, runtime_refusal_problems
-from gpuplane.core.strict import InvalidInput, closest_match
-from gpuplane.core.text import join_first_names
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
-from gpuplane.model.value import Value
 
 SPEC_FILE_SUFFIXES = (".json", ".yaml")
 """The suffixes of specification files. Other files in a directory are ignored, and so are its subdirectories."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from gpuplane.base.strict import DocumentPath
 from gpuplane.core.containers.cdi.version import CDI_VERSIONS, is_older, version_features
-from gpuplane.core.strict import DocumentPath
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, DeviceNode, Hook, IntelRdt, Mount, NetDevice, Spec
 
 ProblemsByPath = Iterator[tuple[DocumentPath, str]]

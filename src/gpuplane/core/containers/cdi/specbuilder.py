@@ -11,14 +11,14 @@ start without a usable GPU, and nobody would learn why. The reason has to reach 
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane.base.text import Text, join
+from gpuplane.base.value import Value
 from gpuplane.core.containers.cdi import canonicaledits, devicenodes, devices, driverfiles, features, hooks
 from gpuplane.core.containers.cdi.devices import SpecDevice
 from gpuplane.core.containers.cdi.specrequest import ALL_NAME, NONE_NAME, SpecOptions
 from gpuplane.core.containers.cdi.version import lowest_version
 from gpuplane.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.model.machine import DriverFiles, Machine
-from gpuplane.model.text import Text, join
-from gpuplane.model.value import Value
 
 VISIBLE_DEVICES_VOID_EDITS = ContainerEdits(env=("NVIDIA_VISIBLE_DEVICES=void",))
 """With this variable NVIDIA's runtime, if there is one, adds no GPUs of its own."""

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 NamingStrategy = Literal["index", "uuid", "type-index"]
 SpecMode = Literal["gpu", "management", "imex", "gds", "gdrcopy", "mofed", "nvswitch"]

@@ -7,12 +7,12 @@ them.
 
 from collections.abc import Callable, Iterable
 
-from gpuplane.core import strict
+from gpuplane.base import strict
+from gpuplane.base.strict import DocumentPath, format_path
+from gpuplane.base.text import clip
 from gpuplane.core.containers.cdi.leniency import normalize_like_go_yaml
 from gpuplane.core.containers.cdi.portability import runtime_compatibility_problems
 from gpuplane.core.containers.cdi.rules import ProblemsByPath, cdi_library_rule_problems
-from gpuplane.core.strict import DocumentPath, format_path
-from gpuplane.core.text import clip
 from gpuplane.model.cdi import Spec
 
 

@@ -16,14 +16,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 
+from gpuplane.base.text import Text, matches_pattern
 from gpuplane.core.kinds.nvidia.units import list_units
 from gpuplane.core.kinds.unitresource import UnitResource
-from gpuplane.core.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, qualified_resource_name
-from gpuplane.core.text import matches_pattern
+from gpuplane.kubernetes.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX, qualified_resource_name
 from gpuplane.model.config import Settings
 from gpuplane.model.machine import Machine
 from gpuplane.model.status import DRIVER
-from gpuplane.model.text import Text
 from gpuplane.model.views import Reason, Unit
 
 COMPUTE_INSTANCE_PROFILE_PATTERN = re.compile(r"\d+c\.\d+g\.")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
+from gpuplane.base.text import Text, join
 from gpuplane.model.machine import Fault, Gpu, Machine, MigDevice
 from gpuplane.model.reasons import ReasonCode
 from gpuplane.model.status import DRIVER
-from gpuplane.model.text import Text, join
 from gpuplane.model.views import Reason, Unit
 
 

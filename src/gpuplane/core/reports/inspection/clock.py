@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 
 class Clock(Value):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from gpuplane.base.text import Text, join
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.availability import availability
 from gpuplane.core.health.absence import last_listing
@@ -16,7 +17,6 @@ from gpuplane.model.inspection import Device, Holder, Id, Reason
 from gpuplane.model.machine import NVIDIA_GPU, Gpu, MigDevice
 from gpuplane.model.machine import Device as PlainDevice
 from gpuplane.model.snapshot import Allocation
-from gpuplane.model.text import Text, join
 from gpuplane.model.views import OfferedDevice
 
 MIB = 1 << 20

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Literal
 
+from gpuplane.base.text import join
 from gpuplane.core.advertising import missing_kind_reasons
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.availability import device_health_with_availability
@@ -36,7 +37,6 @@ from gpuplane.model.inspection import (
 )
 from gpuplane.model.machine import NVIDIA_GPU
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.text import join
 from gpuplane.model.views import Resource as Offered
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane import files
+from gpuplane.base import files
 from gpuplane.sandbox.kubelet.dra.claims import ClaimBooks, ClaimInfo, PreparedDevice
 
 NAME = "dra_manager_state"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuplane.core.document import MAX_BYTES, MAX_NODES, DocumentNode, MalformedDocument, parse_document
+from gpuplane.base.document import MAX_BYTES, MAX_NODES, DocumentNode, MalformedDocument, parse_document
 from tests.golden import Golden
 
 

@@ -13,8 +13,8 @@ import msgspec
 from lightkube import ConfigError, SingleConfig
 from lightkube.config.models import UserExec
 
-from gpuplane import programs
-from gpuplane.core.text import clip
+from gpuplane.base import programs
+from gpuplane.base.text import clip
 
 API_GROUP = "client.authentication.k8s.io/"
 VERSIONS = tuple(f"{API_GROUP}{each}" for each in ("v1", "v1beta1", "v1alpha1"))

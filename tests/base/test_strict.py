@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.core.strict import MAX_ERRORS, DocumentPath, InvalidInput, load_with_lines, load_yaml_as
+from gpuplane.base.strict import MAX_ERRORS, DocumentPath, InvalidInput, load_with_lines, load_yaml_as
+from gpuplane.base.value import Value
 from gpuplane.model.machine import MachineFile
-from gpuplane.model.value import Value
 from tests.golden import Golden
 
 

@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from gpuplane.core.dra.quantities import parse_quantity
-from gpuplane.model.nodeselection import NodeSelector, Taint, Toleration
+from gpuplane.kubernetes.quantities import parse_quantity
+from gpuplane.kubernetes.selectors import NodeSelector, Taint, Toleration
 
 MILLI = Fraction(1, 1000)
 NONE = Decimal(0)

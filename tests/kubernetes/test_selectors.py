@@ -5,8 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.core.nodeselection import matches_node, tolerates
-from gpuplane.model.nodeselection import NodeSelector, Taint, Toleration
+from gpuplane.kubernetes.selectors import NodeSelector, Taint, Toleration, matches_node, tolerates
 
 LABELS = {"n": "5", "model": "A100", "signed": "-3", "odd": "1_0"}
 

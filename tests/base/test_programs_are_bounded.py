@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuplane.programs import MOST, Run, Wordy, run
+from gpuplane.base.programs import MOST, Run, Wordy, run
 
 SOON = 60.0
 

@@ -3,7 +3,7 @@
 import math
 import time
 
-from gpuplane.pauses import seconds_until_next
+from gpuplane.base.pauses import seconds_until_next
 
 
 def test_a_pause_ends_at_a_multiple_of_its_period_and_takes_some_time() -> None:

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.model.pod import PodRef, may_be_same_container, merge_all_pod_refs, merge_pod_refs, same_container
+from gpuplane.kubernetes.podref import (
+    PodRef,
+    may_be_same_container,
+    merge_all_pod_refs,
+    merge_pod_refs,
+    same_container,
+)
 
 WORLD = tuple(
     PodRef(namespace, name, uid, container)

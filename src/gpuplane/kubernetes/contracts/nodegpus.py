@@ -1,14 +1,16 @@
 """What a Node says of its GPUs: the values of the annotation `gpuplane.io/gpus`, as whoever reads a Node gets them.
 
-A device is named by its index: "0" is a GPU, "0:1" the MIG device 1 of GPU 0. `core/reports/nodeannotation.py` reads
-and writes the text of the annotation.
+A device is named by its index: "0" is a GPU, "0:1" the MIG device 1 of GPU 0. `nodeannotation.py` beside this page
+reads and writes the text of the annotation.
 """
 
 from typing import Literal
 
-from gpuplane.model.health import State
-from gpuplane.model.pod import PodRef
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
+from gpuplane.kubernetes.podref import PodRef
+
+State = Literal["healthy", "suspect", "degraded", "unhealthy", "probing", "drained", "withheld"]
+"""How a device stands: a state of docs/faults.md."""
 
 SharingStrategy = Literal["", "time-slicing", "mps", "memory"]
 """How the ids of a resource share a device; "" where each id is a device."""

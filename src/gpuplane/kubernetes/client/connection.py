@@ -31,10 +31,10 @@ import msgspec
 from lightkube import ConfigError, KubeConfig, SingleConfig
 from lightkube.config import client_adapter
 
-from gpuplane import files
-from gpuplane.apiserver.credentials import ExecPlugin
-from gpuplane.apiserver.kubeconfig import parse_kubeconfig
-from gpuplane.core.text import clip
+from gpuplane.base import files
+from gpuplane.base.text import clip
+from gpuplane.kubernetes.client.credentials import ExecPlugin
+from gpuplane.kubernetes.client.kubeconfig import parse_kubeconfig
 
 PAGE = 200  # objects of a list that one answer has
 REQUEST_TIMEOUT = 15.0  # seconds for one answer, or for the beginning of a stream

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
-from gpuplane.core.document import DocumentNode, LineProblem, MalformedDocument, parse_document, parse_scalar
+from gpuplane.base.document import DocumentNode, LineProblem, MalformedDocument, parse_document, parse_scalar
 
 T = TypeVar("T")
 DocumentPath = tuple[str | int, ...]

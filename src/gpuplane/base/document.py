@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 MAX_BYTES = 4 << 20
 """Bytes of a document. A ConfigMap holds at most 1 MiB."""

@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from lightkube import ConfigError
 from lightkube.config.models import Cluster, User
 
-from gpuplane.apiserver.kubeconfig import parse_kubeconfig
 from gpuplane.cli.options import kubeconfig
+from gpuplane.kubernetes.client.kubeconfig import parse_kubeconfig
 
 GOOD = """
 apiVersion: v1

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane import files
+from gpuplane.base import files
 from tests.golden import Golden
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 VERSION = 1
 MAX_BYTES = 65536

@@ -12,7 +12,7 @@ from typing import Self
 
 import msgspec
 
-from gpuplane.model.value import Value
+from gpuplane.base.value import Value
 
 ADMITTED_TEXT = "a pod that kubelet is admitting"
 """Who has devices, for people, while nothing is known of the pod."""

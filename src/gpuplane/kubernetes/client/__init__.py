@@ -1,0 +1,1 @@
+"""Speaks to an API server: connection, credentials, lists in pages, watches."""

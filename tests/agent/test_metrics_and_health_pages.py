@@ -13,13 +13,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.agent.node import Node
-from gpuplane.agent.restart import keep_running
-from gpuplane.agent.statuspages import EVENT_LOOP_STUCK_AFTER, MOST_CONNECTIONS, StatusPages, serve_status_pages
+from gpuplane.agent.restart import keep_part_running
+from gpuplane.agent.statuspages import EVENT_LOOP_STUCK_AFTER, StatusPages, serve_status_pages
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import Part, Status, plugin_part
+from gpuplane.service.httpserver import MAX_CONNECTIONS
 from tests.texts import as_shown
 
 GPUS = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b", faults=(Fault("gpu-lost", "gone"),)))
@@ -155,7 +156,9 @@ async def test_an_address_that_cannot_be_had_is_named(host: str, caplog: pytest.
         port = other.getsockname()[1]
         node = Node(Snapshot())
         task = asyncio.create_task(
-            keep_running(node, Part("status pages"), lambda: serve_status_pages(node, host, port), (0.01, 0.1), 0.05)
+            keep_part_running(
+                node, Part("status pages"), lambda: serve_status_pages(node, host, port), (0.01, 0.1), 0.05
+            )
         )
         assert await node.wait_until(lambda s: Part("status pages") in s.statuses, deadline=60)
         assert f"{host}:{port}: " in as_shown(node.snapshot.statuses[Part("status pages")].text)
@@ -175,15 +178,15 @@ async def test_silent_and_broken_connections_cost_nobody_anything(
     async with serving(ready()) as url:
         caplog.clear()
         port = int(url.rpartition(":")[2])
-        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * MOST_CONNECTIONS)]
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3 * MAX_CONNECTIONS)]
         for _, writer in silent[::2]:
             writer.write(b"GET /metrics HTTP/1.1\r\n")
         assert (await get(f"{url}/healthz"))[0] == 200
         async with asyncio.timeout(60):
-            for reader, _ in silent[:MOST_CONNECTIONS]:
+            for reader, _ in silent[:MAX_CONNECTIONS]:
                 with suppress(ConnectionResetError):
                     assert await reader.read() == b""
-        assert sum(thread.name.startswith("Thread-") for thread in threading.enumerate()) <= MOST_CONNECTIONS + 8
+        assert sum(thread.name.startswith("Thread-") for thread in threading.enumerate()) <= MAX_CONNECTIONS + 8
         for line in (b"\xff\xfe\r\n\r\n", b"GET /\r\n\r\n", b"BREW / HTTP/1.1\r\n\r\n", b"x" * 70_000):
             _, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(line)
@@ -198,7 +201,7 @@ async def test_silent_and_broken_connections_cost_nobody_anything(
 
 async def test_a_connection_that_dawdles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time is that of the whole connection: a byte now and then buys no more of it."""
-    monkeypatch.setattr("gpuplane.agent.statuspages.LONGEST_CONNECTION", 0.1)
+    monkeypatch.setattr("gpuplane.service.httpserver.MAX_CONNECTION_SECONDS", 0.1)
     async with serving(ready()) as url, asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
         while not reader.at_eof():

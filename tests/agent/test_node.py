@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane.agent.control import control
 from gpuplane.agent.node import Node
-from gpuplane.agent.restart import keep_running
+from gpuplane.agent.restart import keep_part_running
 from gpuplane.model.config import Settings
 from gpuplane.model.facts import ConfigLoaded, DriverReleaseRequested, StatusChanged
 from gpuplane.model.snapshot import DriverRelease, Snapshot
@@ -106,7 +106,7 @@ async def test_a_part_that_raises_is_started_again_alone(caplog: pytest.LogCaptu
         running.set()
         await asyncio.Event().wait()
 
-    task = asyncio.create_task(keep_running(node, Part("other", "part"), part, backoff=(0.01, 0.1), steady=0.01))
+    task = asyncio.create_task(keep_part_running(node, Part("other", "part"), part, backoff=(0.01, 0.1), steady=0.01))
     assert await node.wait_until(lambda s: Part("other", "part") in s.statuses, deadline=60)
     assert "no luck" in as_shown(node.snapshot.statuses[Part("other", "part")].text)
     async with asyncio.timeout(60):
@@ -125,7 +125,7 @@ async def failing(error: Exception) -> str:
     async def part() -> None:
         raise error
 
-    task = asyncio.create_task(keep_running(node, Part("other", "part"), part))
+    task = asyncio.create_task(keep_part_running(node, Part("other", "part"), part))
     assert await node.wait_until(lambda s: Part("other", "part") in s.statuses, deadline=60)
     task.cancel()
     return as_shown(node.snapshot.statuses[Part("other", "part")].text)
@@ -167,7 +167,7 @@ async def test_a_socket_that_cannot_be_is_told_with_its_path(tmp_path: Path) -> 
     path = tmp_path / ("x" * 200) / "control.sock"
     path.parent.mkdir()
     node = Node(Snapshot())
-    task = asyncio.create_task(keep_running(node, Part("control"), lambda: control(node, path)))
+    task = asyncio.create_task(keep_part_running(node, Part("control"), lambda: control(node, path)))
     assert await node.wait_until(lambda s: Part("control") in s.statuses, deadline=60)
     task.cancel()
 

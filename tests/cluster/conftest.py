@@ -1,19 +1,10 @@
 """The control plane is started once for all tests of this folder, which run in one worker."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.controlplane import PROGRAM, ControlPlane
-
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for each in items:
-        if HERE in each.path.parents:
-            each.add_marker(pytest.mark.xdist_group("control plane"))
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ CLAIMS, PODS = f"{RESOURCES}/namespaces/default/resourceclaims", "/api/v1/namesp
 TAINT = "startup-taint.cluster-autoscaler.kubernetes.io/gpuplane"
 COMPONENTS = ("dra", "mig-config", "node-labels", "pod-labels", "startup-taint")
 NOT_OF_KUBERNETES = {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("control plane")]
 UUIDS = tuple(f"GPU-00000000-0000-0000-0000-{n:012}" for n in range(4))
 
 

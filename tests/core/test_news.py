@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.core.advertising import offer
 from gpuplane.core.reports.news import news
 from gpuplane.core.step import step
@@ -14,7 +15,7 @@ from gpuplane.model.health import Drain
 from gpuplane.model.machine import Fault, Gpu, Machine, Mig
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import DRIVER, MPS_SUPERVISOR, SLICES, DriverStatus, SlicesStatus, Status, plugin_part
-from gpuplane.model.views import LogSubject, News
+from gpuplane.model.views import News
 from tests.golden import Golden
 
 GPUS = tuple(Gpu(index=n, uuid=f"GPU-{n}") for n in range(8))

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.text import MAX_CHARACTERS, clip
 from gpuplane.core.advertising import missing_information_reason, offer
 from gpuplane.core.reports.news import news
@@ -28,7 +29,6 @@ from gpuplane.model.facts import (
 from gpuplane.model.machine import Fault, Gpu, Machine
 from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot
 from gpuplane.model.status import DRIVER, DriverStatus, Part, Status, Statuses
-from gpuplane.model.views import LogSubject
 from tests.golden import Golden
 from tests.texts import as_shown
 

@@ -9,6 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from gpuplane.agent.statuspages import StatusPages
+from gpuplane.base.metrics import Labels
 from gpuplane.core.advertising import offer
 from gpuplane.core.step import step
 from gpuplane.core.telemetry.agentmetrics import metrics
@@ -21,7 +22,6 @@ from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserve
 from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.telemetry import GpuSample, MigDeviceSample, ProcessSample, Sample
-from gpuplane.model.views import Labels
 from tests.lengths import length
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

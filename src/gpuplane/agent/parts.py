@@ -18,7 +18,7 @@ from gpuplane.agent.firstlook import wait_for_node_object
 from gpuplane.agent.migconfigs import follow_mig_configs
 from gpuplane.agent.node import Node
 from gpuplane.agent.options import Options
-from gpuplane.agent.restart import keep_running
+from gpuplane.agent.restart import keep_part_running
 from gpuplane.agent.tables import keep_tables
 from gpuplane.apiserver.claimchecks import check_claims
 from gpuplane.apiserver.claims import ClaimReader
@@ -110,7 +110,7 @@ class RunningParts:
         for part, run in parts.items():
             if part not in self._tasks:
                 self._parts[part] = run
-                self._tasks[part] = asyncio.create_task(keep_running(self.node, part, run), name=part.name)
+                self._tasks[part] = asyncio.create_task(keep_part_running(self.node, part, run), name=part.name)
 
     def is_running(self, part: AnyPart) -> bool:
         """Whether a part runs."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplane.apiserver.node import CLIENT_MODULE
 from gpuplane.apiserver.retry import Backoff, timestamp
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.value import Value
 from gpuplane.core.ledger import is_ledger_stored
 from gpuplane.core.reports.nodecondition import is_machine_and_config_settled
@@ -35,7 +36,7 @@ from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import EVENTS, STATE_DIRECTORY, Status
-from gpuplane.model.views import LogSubject, NodeEvent
+from gpuplane.model.views import NodeEvent
 
 if TYPE_CHECKING:
     from httpx2 import AsyncClient

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gpuplane import __version__
-from gpuplane.agent import logs
 from gpuplane.agent.configure import Source
 from gpuplane.agent.main import Options, run
 from gpuplane.agent.rights import lacks, useless
@@ -22,7 +21,6 @@ from gpuplane.cli.arguments import Choice, Parser
 from gpuplane.cli.driverroot import Root, contained, driver_root, seen
 from gpuplane.cli.machine import NVML, hardware, plain_devices
 from gpuplane.cli.say import fail, told
-from gpuplane.cli.serving import serve
 from gpuplane.core.commands import USUAL_STATE_DIR
 from gpuplane.core.config.flags import FLAG_BY_NAME
 from gpuplane.core.config.flagvalues import add_arguments, flag_text_or_default, flag_texts_by_name, use_two_dashes
@@ -31,6 +29,8 @@ from gpuplane.core.dra.names import POD_UID
 from gpuplane.hardware.profiles import Unknown
 from gpuplane.host.cdi.hook import INSTALLED
 from gpuplane.host.kernellog import host_pids
+from gpuplane.service import logs
+from gpuplane.service.serving import serve
 
 if TYPE_CHECKING:
     import socket

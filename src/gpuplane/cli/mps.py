@@ -11,13 +11,13 @@ from typing import Literal
 
 import click
 
-from gpuplane.agent import logs
 from gpuplane.cli.options import PATH, OneOf
 from gpuplane.cli.say import told
 from gpuplane.host.mps.files import FOLDER, WANTED
 from gpuplane.host.mps.keeper import Tools
 from gpuplane.host.mps.supervisor import Supervisor
 from gpuplane.model.config import Settings
+from gpuplane.service import logs
 
 log = logging.getLogger("gpuplane.mps")
 

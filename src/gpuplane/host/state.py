@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuplane.base import files
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.pauses import sleep_until_next
 from gpuplane.core.ledger import (
     CLAIMS_DIRECTORY,
@@ -37,7 +38,6 @@ from gpuplane.model.facts import LedgerStored, StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Ledger, StoredLedger
 from gpuplane.model.status import STATE_DIRECTORY, TurnStatus
-from gpuplane.model.views import LogSubject
 
 MOST = 16 * 1024 * 1024
 """Bytes of one part: a record of a device has some hundred."""

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.text import clip
 from gpuplane.core.advertising import offer, offered_devices_by_id
 from gpuplane.core.allocate.response import allocate
@@ -29,7 +30,7 @@ from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginService
 from gpuplane.model.facts import AllocateAnswered
 from gpuplane.model.node import Node
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import ContainerAllocateResponse, LogSubject, OfferedDevice, RequestRefused
+from gpuplane.model.views import ContainerAllocateResponse, OfferedDevice, RequestRefused
 
 LONGEST_REFUSAL = 1000  # characters of a refusal: gRPC loses the whole status where its headers get too large
 MOST_CONTAINERS = 16

@@ -32,6 +32,7 @@ from pathlib import Path
 
 import grpc
 
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.pauses import seconds_until_next
 from gpuplane.base.text import clip
 from gpuplane.core.advertising import offer
@@ -58,7 +59,6 @@ from gpuplane.kubernetes.resourcenames import RESOURCE_PREFIX
 from gpuplane.model.facts import StatusChanged
 from gpuplane.model.node import Node
 from gpuplane.model.status import PartState, Status, plugin_part
-from gpuplane.model.views import LogSubject
 
 SOCKET_INTERVAL = 0.2  # seconds between two checks of the sockets
 STREAM_INTERVAL = 1.0  # seconds between two checks while kubelet reads the list: the end of its stream is an event

@@ -1,9 +1,9 @@
 """What views return: what Kubernetes sees, derived from one snapshot."""
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Literal
 
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.text import Text, join
 from gpuplane.base.value import Value
 from gpuplane.model.machine import NVIDIA_GPU
@@ -115,20 +115,6 @@ class ContainerAllocateResponse(Value):
     cdi_devices: tuple[str, ...] = ()
 
 
-class LogSubject(Value):
-    """What a log line is about, for programs. Empty is what it is not about."""
-
-    devices: tuple[str, ...] = ()  # UUIDs, or indices of what has none
-    part: str = ""  # as in `gpuplane inspect`
-    code: str = ""  # of a fault
-    resources: tuple[str, ...] = ()
-
-    @property
-    def extra(self) -> dict[str, object]:
-        """What a call of `logging` takes as `extra`, for a log that is read by programs to have it as fields."""
-        return {"subject": self}
-
-
 class News(Value):
     """One thing worth saying once, as a log line."""
 
@@ -159,30 +145,6 @@ class NodeEvent(Value):
     type: Literal["Normal", "Warning"]
     reason: str
     message: Text
-
-
-class Labels(dict[str, str]):
-    """The labels of one series. Who keeps them, keeps their text too. Nobody changes them."""
-
-    @cached_property
-    def text(self) -> str:
-        """As the formats of Prometheus write them: `{gpu="0",pod="train"}`; "" for none."""
-        return "{" + ",".join(f'{name}="{_escape(value)}"' for name, value in self.items()) + "}" if self else ""
-
-
-def _escape(value: str) -> str:
-    if "\\" in value or '"' in value or "\n" in value:
-        return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return value
-
-
-class Metric(Value):
-    """One metric: its series are (labels, value). A counter only grows, until the agent's memory of a boot ends."""
-
-    name: str
-    kind: Literal["gauge", "counter", "untyped"]
-    help: Text
-    series: tuple[tuple[Labels, float], ...] = ()
 
 
 class RequestRefused(Exception):

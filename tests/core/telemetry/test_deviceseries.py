@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuplane.base.metrics import Labels
 from gpuplane.core.config.resolve import resolve_settings
 from gpuplane.core.step import step
 from gpuplane.core.telemetry.deviceseries import device_metrics
@@ -24,7 +25,6 @@ from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.model.snapshot import Allocation, Snapshot
 from gpuplane.model.status import KUBELET_LOCK, TurnStatus
 from gpuplane.model.telemetry import DcgmCounter, GpuSample, MigDeviceSample, ProcessSample, Sample
-from gpuplane.model.views import Labels
 from tests.core.health.world import World, machine
 
 WHOLE = Gpu(index=0, uuid="GPU-a", model="NVIDIA H100 80GB HBM3", pci="0000:1b:00.0", memory_mib=81559)

@@ -9,6 +9,7 @@ name are wanted: they are no warning. Of a claim that has a device there is no l
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.text import Text, format_count
 from gpuplane.base.value import Value
 from gpuplane.core.advertising import (
@@ -31,7 +32,7 @@ from gpuplane.model.config import Config
 from gpuplane.model.health import DeviceHealth
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CONFIG, DRIVER, KUBELET_LOCK, SLICES, AnyPart, Statuses
-from gpuplane.model.views import LogSubject, News, Offer, OfferedDevice, Reason, Resource
+from gpuplane.model.views import News, Offer, OfferedDevice, Reason, Resource
 
 READY_TO_TAKE_OVER_TEXT = "ready to take over"
 """What a standby agent says when a rollout may stop the old one. The sandbox waits for this line of the log."""

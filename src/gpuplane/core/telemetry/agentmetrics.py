@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from gpuplane.base.metrics import Labels, Metric
 from gpuplane.core.advertising import missing_kind_reasons, offer
 from gpuplane.core.allocations import held_allocations
 from gpuplane.core.availability import availability, device_health_with_availability
@@ -14,7 +15,6 @@ from gpuplane.core.reports.readiness import not_ready_reason
 from gpuplane.core.view import view
 from gpuplane.model.health import DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import Labels, Metric
 
 Series = Iterator[tuple[Mapping[str, str], float]]
 

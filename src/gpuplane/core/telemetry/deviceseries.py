@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from gpuplane.base.metrics import Labels, Metric
 from gpuplane.core.health import devicehealth
 from gpuplane.core.kinds.table import PLAIN_KINDS
 from gpuplane.core.serving import may_serve
@@ -22,7 +23,6 @@ from gpuplane.core.view import part_view
 from gpuplane.kubernetes.podref import PodMetadata, PodRef
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.telemetry import LINK_FIELDS, DcgmCounter, GpuSample, Sample
-from gpuplane.model.views import Labels, Metric
 
 Series = Iterator[tuple[Labels, float]]
 

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane.base import files
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.text import clip
 from gpuplane.core.mps import daemon_directory, daemon_part
 from gpuplane.host.filewatch import contents
@@ -23,7 +24,6 @@ from gpuplane.host.mps.modes import Modes
 from gpuplane.host.mps.place import Place
 from gpuplane.host.mps.record import UNREADABLE
 from gpuplane.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
-from gpuplane.model.views import LogSubject
 
 TURN = 0.2
 """Seconds between two looks at a daemon."""

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 import grpc
 
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.text import clip
 from gpuplane.core.dra.names import KUBERNETES_UID
 from gpuplane.core.dra.preparing import (
@@ -39,7 +40,6 @@ from gpuplane.model.node import Node
 from gpuplane.model.reasons import Reason, ReasonCode
 from gpuplane.model.snapshot import Snapshot
 from gpuplane.model.status import CLAIM_REQUESTS, DRA_PLUGIN, ClaimRequestsStatus, RefusedClaim
-from gpuplane.model.views import LogSubject
 
 DEADLINE = 40.0  # seconds until a claim is answered; kubelet waits 45 s
 HELD_PATIENCE = 12.0

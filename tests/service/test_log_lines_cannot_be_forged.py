@@ -8,8 +8,8 @@ from datetime import datetime
 
 import pytest
 
-from gpuplane.agent.logs import Format, formatter
-from gpuplane.model.views import LogSubject
+from gpuplane.base.logsubject import LogSubject
+from gpuplane.service.logs import Format, formatter
 
 FORGED = "2026-01-01 00:00:00,000 ERROR   every GPU is lost"
 HOSTILE = f"busy\n{FORGED}\r\x1b[2J\x9b2J\u2028\x00\udc80 é"

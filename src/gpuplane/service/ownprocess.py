@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuplane import __version__
 from gpuplane.base.files import read
-from gpuplane.model.views import Labels, Metric
+from gpuplane.base.metrics import Labels, Metric
 
 NO_LABELS = Labels()
 STATM = Path("/proc/self/statm")

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from gpuplane.core.telemetry.exposition import accepts_gzip, negotiate_format, render
-from gpuplane.model.views import Labels, Metric
+from gpuplane.base.metrics import Labels, Metric
+from gpuplane.service.exposition import accepts_gzip, negotiate_format, render
 from tests.lengths import length
 
 NAMES = st.from_regex(r"\A[a-zA-Z_:][a-zA-Z0-9_:]{0,20}\Z")

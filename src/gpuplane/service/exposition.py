@@ -8,7 +8,7 @@ them `unknown`: Prometheus then keeps the name, and `rate` works as ever.
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from gpuplane.model.views import Metric
+from gpuplane.base.metrics import Metric
 
 Format = Literal["text", "openmetrics"]
 

@@ -12,8 +12,8 @@ import sys
 from datetime import UTC, datetime
 from typing import Literal
 
+from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.text import escape_unprintable
-from gpuplane.model.views import LogSubject
 
 Format = Literal["text", "json"]
 

@@ -124,6 +124,7 @@ async def test_containers_see_the_requests_that_they_name(node: Node) -> None:
 
 
 async def test_a_pod_holds_a_claim_beside_a_resource_of_the_device_plugin(node: Node) -> None:
+    await node.kubelet.until_capacity("nvidia.com/gpu", FOUR, FOUR)
     node.create("train", result(3))
     limits = {"claims": [{"name": "train"}], "limits": {"nvidia.com/gpu": "1"}}
     found = await node.pod("p", "train", containers=({"name": "c", "resources": limits},))

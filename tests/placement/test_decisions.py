@@ -28,7 +28,7 @@ PLACEMENTS = st.builds(
     PodPlacement, NAMES, NAMES, st.lists(CONTAINERS, max_size=3, unique_by=lambda each: each.name).map(tuple)
 )
 GOOD = {
-    "v": 1,
+    "version": 1,
     "uid": "u",
     "node": "n",
     "containers": [{"name": "c", "gpus": [{"uuid": "GPU-0", "milli": 500, "memory_mib": 0}]}],
@@ -50,8 +50,8 @@ def with_gpus(*gpus: dict[str, object]) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("document", "problem"),
     [
-        (GOOD | {"v": 2}, "version 2; this program reads version 1"),
-        (GOOD | {"v": None}, "version None"),
+        (GOOD | {"version": 2}, "version 2; this program reads version 1"),
+        (GOOD | {"version": None}, "version None"),
         (GOOD | {"uid": ""}, "uid"),
         (GOOD | {"more": 1}, "more"),
         ([], "object"),
@@ -77,7 +77,9 @@ def test_any_other_text_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("levels", [2_000, 5_000, 20_000, 60_000])
-@pytest.mark.parametrize(("first", "each"), [("", "["), ("", '{"v":'), ('{"v":1,"more":', "["), ("", '{"more":')])
+@pytest.mark.parametrize(
+    ("first", "each"), [("", "["), ("", '{"version":'), ('{"version":1,"more":', "["), ("", '{"more":')]
+)
 def test_a_text_that_is_nested_deep_is_refused(first: str, each: str, levels: int) -> None:
     with pytest.raises(ValueError, match="cannot be read"):
         decode_pod_placement(first + each * levels)

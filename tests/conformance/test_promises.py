@@ -199,7 +199,7 @@ def test_fields_of_the_log(story: Story) -> None:
 
 
 def test_files_of_the_state_directory(story: Story) -> None:
-    """Their names and versions. tests/agent/state has files that older versions wrote, and each is still read."""
+    """Their names and versions. tests/agent/state has files of this version and of a newer one."""
     versions = {json.loads(content)["version"] for name, content in story.state.items() if name.endswith(".json")}
 
     assert story.state.keys() <= first_cells("state.md")

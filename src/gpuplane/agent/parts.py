@@ -163,7 +163,7 @@ def watching(node: Node, options: Options, hardware: Hardware, plain_devices: Ha
     parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
         Part("clock"): node.tick,
         Part("hardware"): lambda: _watch(node, hardware, asks=bool(options.node_name)),
-        Part("driver release"): lambda: _release_driver(node, hardware),  # of the driver: by those who stand by, too
+        Part("driver release"): lambda: _release_driver(node, hardware),  # those who stand by do it, too
         CONFIG: lambda: configure(node, options.config),
         POD_RESOURCES: lambda: follow_allocations(node, options.kubelet_root),
         MPS_SUPERVISOR: lambda: hear(node),

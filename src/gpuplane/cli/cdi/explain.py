@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from gpuplane.base.text import Text, clip, group_by_key, join_first_names
-from gpuplane.base.value import Value
 from gpuplane.cli import connection
 from gpuplane.cli.cdi.specdirs import known, spec_dir
 from gpuplane.cli.connection import state_dir
@@ -90,20 +89,17 @@ def _left_out(devices: Iterable[str], state_dir: Path) -> tuple[Left, str]:
 def document(explanation: Explanation, there: Registry, left: Left) -> dict[str, object]:
     """For machines: every key is always there. `edits` is as CDI has it."""
     pieces = [
-        _all_keys(piece) | {"hook_actions": [_all_keys(action) for action in piece.hook_actions]}
+        msgspec.structs.asdict(piece)
+        | {"hook_actions": [msgspec.structs.asdict(action) for action in piece.hook_actions]}
         for piece in explanation.edit_explanations
     ]
     return {
-        "devices": [_all_keys(told) for told in explanation.devices],
+        "devices": [msgspec.structs.asdict(told) for told in explanation.devices],
         "edit_explanations": pieces,
         "edits": explanation.edits,
         "insecure_files": left,
         "problems": there.problem_by_file,
     }
-
-
-def _all_keys(value: Value) -> dict[str, object]:
-    return {field.name: getattr(value, field.name) for field in msgspec.structs.fields(value)}
 
 
 def show(explanation: Explanation, left: Mapping[str, Text]) -> None:

@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-PROTOS := src/gpuplane/kubelet/protocols
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
 
 .PHONY: demo test lint bench soak protocols lock clean
@@ -40,7 +39,7 @@ $(VENV)/ready: requirements.lock pyproject.toml
 protocols: $(VENV)/ready
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. \
 		--plugin=protoc-gen-mypy=../$(BIN)/protoc-gen-mypy --mypy_out=quiet:. \
-		--plugin=protoc-gen-mypy_grpc=../$(BIN)/protoc-gen-mypy_grpc --mypy_grpc_out=quiet:. gpuplane/kubelet/protocols/*.proto
+		--plugin=protoc-gen-mypy_grpc=../$(BIN)/protoc-gen-mypy_grpc --mypy_grpc_out=quiet:. $$(find gpuplane -name "*.proto")
 
 lock:
 	uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements.lock

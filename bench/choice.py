@@ -13,22 +13,22 @@ from collections.abc import Callable, Iterator, Sequence
 from bench.reference import in_loops
 from bench.rig import GPU, described
 from bench.row import Measure, Row
-from gpuplane.agent.node import Node
-from gpuplane.agent.tables import keep_tables
-from gpuplane.core.advertising import offer
-from gpuplane.core.choice.affinity import Policy, affinity_matrix, total_affinity
-from gpuplane.core.choice.gpusetrequest import GpuSetRequest
-from gpuplane.core.choice.gpusets import MAX_GPUS, GpuSetTable
-from gpuplane.core.choice.preference import machine_affinity_matrix, preferred_ids
-from gpuplane.core.choice.search import affinity_bound, find_set_by_local_search
-from gpuplane.core.choice.tablecache import build_table, cached_table
-from gpuplane.core.step import step
-from gpuplane.model.config import Config, ReplicatedResource, Settings, Sharing
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
-from gpuplane.model.machine import Fault, Gpu, Link, Machine
-from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import Status, plugin_part
-from tests.core.choice.graphs import Pair
+from gpuplane.node.agent.node import Node
+from gpuplane.node.agent.tables import keep_tables
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.choice.affinity import Policy, affinity_matrix, total_affinity
+from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.node.core.choice.gpusets import MAX_GPUS, GpuSetTable
+from gpuplane.node.core.choice.preference import machine_affinity_matrix, preferred_ids
+from gpuplane.node.core.choice.search import affinity_bound, find_set_by_local_search
+from gpuplane.node.core.choice.tablecache import build_table, cached_table
+from gpuplane.node.core.step import step
+from gpuplane.node.model.config import Config, ReplicatedResource, Settings, Sharing
+from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
+from gpuplane.node.model.machine import Fault, Gpu, Link, Machine
+from gpuplane.node.model.snapshot import Snapshot
+from gpuplane.node.model.status import Status, plugin_part
+from tests.node.core.choice.graphs import Pair
 
 QUESTIONS, BUILDS, RACK = 5000, 9, 64
 PAUSE = 0.001

@@ -13,19 +13,19 @@ from bench.hook import hook
 from bench.reference import in_loops
 from bench.rig import described
 from bench.row import Measure, Row
-from gpuplane.agent.node import Node
-from gpuplane.core.advertising import offer
-from gpuplane.core.containers.cdi import specstatus as condition
-from gpuplane.core.containers.cdi.desiredspecs import GPU_KIND, desired_specs
-from gpuplane.core.containers.cdi.specbuilder import build_spec
-from gpuplane.core.containers.cdi.specrequest import SpecOptions
-from gpuplane.host.cdi.directory import names
-from gpuplane.host.cdi.hook import INSTALLED
-from gpuplane.host.cdi.keeper import keep_specifications
-from gpuplane.model.config import Settings
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
-from gpuplane.model.machine import Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.node.agent.node import Node
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.containers.cdi import specstatus as condition
+from gpuplane.node.core.containers.cdi.desiredspecs import GPU_KIND, desired_specs
+from gpuplane.node.core.containers.cdi.specbuilder import build_spec
+from gpuplane.node.core.containers.cdi.specrequest import SpecOptions
+from gpuplane.node.host.cdi.directory import names
+from gpuplane.node.host.cdi.hook import INSTALLED
+from gpuplane.node.host.cdi.keeper import keep_specifications
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
+from gpuplane.node.model.machine import Machine, Mig, MigDevice
+from gpuplane.node.model.snapshot import Snapshot
 
 PARTITIONED = "a100-mig"
 CHANGES, PARTS = 100, 7

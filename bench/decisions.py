@@ -12,14 +12,14 @@ from random import Random
 
 from bench.row import Row
 from bench.traces import DEFAULT, FGD, OURS, SEEDS, missing, read
-from gpuplane.placement.cluster import Cluster
-from gpuplane.placement.engine import Engine
-from gpuplane.placement.nodes import Gpu, Node
-from gpuplane.placement.policies import make_policy
-from gpuplane.placement.requests import WHOLE, Placement, Request
-from gpuplane.placement.simulation.replay import capacity_milli
-from gpuplane.placement.simulation.scenario import Scenario, arrivals
-from gpuplane.placement.workload import Workload
+from gpuplane.cluster.engine.cluster import Cluster
+from gpuplane.cluster.engine.engine import Engine
+from gpuplane.cluster.engine.nodes import Gpu, Node
+from gpuplane.cluster.engine.policies import make_policy
+from gpuplane.cluster.engine.requests import WHOLE, Placement, Request
+from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.simulation.replay import capacity_milli
+from gpuplane.cluster.simulation.scenario import Scenario, arrivals
 
 NODES, GPUS = 10_000, 8
 FULL = 0.85

@@ -18,8 +18,8 @@ import psutil
 from bench.idle import pss
 from bench.rig import EIGHT, GPU, described, running
 from bench.row import Measure, Row
-from gpuplane.kubelet.protocols import dra_v1_pb2 as pb
-from gpuplane.kubelet.protocols.dra_v1_pb2_grpc import DRAPluginStub
+from gpuplane.node.kubelet.protocols import dra_v1_pb2 as pb
+from gpuplane.node.kubelet.protocols.dra_v1_pb2_grpc import DRAPluginStub
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer

@@ -15,8 +15,8 @@ import psutil
 from bench.reference import in_loops
 from bench.rig import GPU, Driven, driven, running
 from bench.row import Measure, Row
-from gpuplane.model.config import Settings
-from gpuplane.model.machine import InjectedFailure
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.machine import InjectedFailure
 from gpuplane.sandbox.kubelet import Kubelet, PodRejected, pod
 
 ROUNDS, LOSSES, IDLE = 13, 5, 30.0

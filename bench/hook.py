@@ -16,12 +16,12 @@ from pathlib import Path
 
 from bench.reference import nothing
 from bench.row import Row
-from tests.host.hook.build import build, missing
-from tests.host.hook.elf import compatible
-from tests.host.hook.test_params import prepared
-from tests.host.hook.world import COMPAT, NAMESPACE, Container
+from tests.node.host.hook.build import build, missing
+from tests.node.host.hook.elf import compatible
+from tests.node.host.hook.test_params import prepared
+from tests.node.host.hook.world import COMPAT, NAMESPACE, Container
 
-GOLDEN = Path(__file__).parents[1] / "tests/core/containers/golden/dgx-h100.golden"
+GOLDEN = Path(__file__).parents[1] / "tests/node/core/containers/golden/dgx-h100.golden"
 RUNS, LIBRARIES = 50, 500
 
 

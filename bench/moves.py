@@ -6,15 +6,15 @@ from random import Random
 
 from bench.row import Row
 from bench.traces import DEFAULT, FGD, OURS, SEEDS, missing, read
-from gpuplane.placement.cluster import Cluster
-from gpuplane.placement.consolidation import Placed, plan_moves
-from gpuplane.placement.engine import Engine
-from gpuplane.placement.policies import make_policy
-from gpuplane.placement.policies.wasteprice import WastePrice
-from gpuplane.placement.requests import Request
-from gpuplane.placement.simulation.replay import capacity_milli
-from gpuplane.placement.simulation.scenario import Scenario, arrivals
-from gpuplane.placement.workload import Workload
+from gpuplane.cluster.engine.cluster import Cluster
+from gpuplane.cluster.engine.consolidation import Placed, plan_moves
+from gpuplane.cluster.engine.engine import Engine
+from gpuplane.cluster.engine.policies import make_policy
+from gpuplane.cluster.engine.policies.wasteprice import WastePrice
+from gpuplane.cluster.engine.requests import Request
+from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.simulation.replay import capacity_milli
+from gpuplane.cluster.simulation.scenario import Scenario, arrivals
 
 MOVED = 0.05
 """The part of the pods that move."""

@@ -12,10 +12,10 @@ import time
 from pathlib import Path
 
 from bench.row import Measure, Row
-from gpuplane.host.mps.control import LOG
-from gpuplane.host.mps.processes import CONTROL, PIPE, Process
-from gpuplane.model.mps import MpsDaemon
-from tests.host.mps.world import World
+from gpuplane.node.host.mps.control import LOG
+from gpuplane.node.host.mps.processes import CONTROL, PIPE, Process
+from gpuplane.node.model.mps import MpsDaemon
+from tests.node.host.mps.world import World
 
 KILLS, CLIENTS = 100, 4
 PIPED, DROPPED = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL

@@ -12,14 +12,14 @@ import grpc
 from bench.reference import bare_start, in_loops
 from bench.rig import EIGHT, GPU, SIXTEEN, Driven, described, driven, running
 from bench.row import Measure, Row
-from gpuplane.agent.node import Node
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
-from gpuplane.kubelet.registration import register_plugins
-from gpuplane.model.config import ReplicatedResource, Settings, Sharing
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
-from gpuplane.model.machine import InjectedFailure, Machine, MachineFile
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.node.agent.node import Node
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
+from gpuplane.node.kubelet.registration import register_plugins
+from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing
+from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
+from gpuplane.node.model.machine import InjectedFailure, Machine, MachineFile
+from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet

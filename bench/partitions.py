@@ -15,17 +15,17 @@ from pathlib import Path
 from bench.reference import in_loops
 from bench.rig import running
 from bench.row import Measure, Row
-from gpuplane.core.partitions.plan import Fixed, WantedInstances, plan_instances
-from gpuplane.core.partitions.plans import gpu_plans
-from gpuplane.core.step import step
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import Settings
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LayoutRequested, MachineObserved
-from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.partitions import GpuLayout, LayoutRequest
-from gpuplane.model.snapshot import Allocation, Snapshot
+from gpuplane.node.core.partitions.plan import Fixed, WantedInstances, plan_instances
+from gpuplane.node.core.partitions.plans import gpu_plans
+from gpuplane.node.core.step import step
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, LayoutRequested, MachineObserved
+from gpuplane.node.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.node.model.partitions import GpuLayout, LayoutRequest
+from gpuplane.node.model.snapshot import Allocation, Snapshot
 from gpuplane.sandbox.apiserver.server import ApiServer
-from tests.core.partitions.tables import SEVEN, Card, Placement, all_layouts, by_id, multisets
+from tests.node.core.partitions.tables import SEVEN, Card, Placement, all_layouts, by_id, multisets
 
 PLANS, PAIRS, GPUS = 300, 20_000, 16
 RELABELS = 12

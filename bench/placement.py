@@ -12,7 +12,7 @@ from bench.decisions import large, speed
 from bench.moves import consolidation
 from bench.row import Measure, Row
 from bench.traces import DEFAULT, OTHERS, missing, play
-from gpuplane.placement.simulation.results import (
+from gpuplane.cluster.simulation.results import (
     Difference,
     Run,
     acceptance,
@@ -20,9 +20,9 @@ from gpuplane.placement.simulation.results import (
     difference,
     mean_and_sd,
 )
-from gpuplane.placement.simulation.scenario import Scenario
-from gpuplane.placement.simulation.workers import cores
-from tests.placement.histories import History
+from gpuplane.cluster.simulation.scenario import Scenario
+from gpuplane.cluster.simulation.workers import cores
+from tests.cluster.engine.histories import History
 
 PUBLISHED = 95.4
 """Percent that FGD allocates of the default trace's cluster at 130 % of arrivals, by the paper's artifact."""

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 
 from bench.row import Row
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.kubelet import Kubelet
 
 TURNS, LOOPS = 60_000, 25

@@ -22,17 +22,17 @@ from bench.idle import pss, used
 from bench.node import latencies
 from bench.rig import GPU, Driven, described, driven, running
 from bench.row import Measure, Row
-from gpuplane.agent.main import SWITCH_INTERVAL
-from gpuplane.agent.node import Node
-from gpuplane.agent.statuspages import StatusPages, serve_status_pages
-from gpuplane.core.telemetry.sampling import sampling_request
-from gpuplane.core.telemetry.state import TelemetryState, next_state
 from gpuplane.kubernetes.podref import ContainerId, PodRef
-from gpuplane.model.config import Settings
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
-from gpuplane.model.machine import Gpu, GpuProcess, Machine, MachineFile, Mig, MigDevice
-from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.telemetry import (
+from gpuplane.node.agent.main import SWITCH_INTERVAL
+from gpuplane.node.agent.node import Node
+from gpuplane.node.agent.statuspages import StatusPages, serve_status_pages
+from gpuplane.node.core.telemetry.sampling import sampling_request
+from gpuplane.node.core.telemetry.state import TelemetryState, next_state
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
+from gpuplane.node.model.machine import Gpu, GpuProcess, Machine, MachineFile, Mig, MigDevice
+from gpuplane.node.model.snapshot import Allocation, Snapshot
+from gpuplane.node.model.telemetry import (
     SAMPLED_FIELDS,
     DescribedLoad,
     GpuSample,
@@ -43,7 +43,7 @@ from gpuplane.model.telemetry import (
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet.pods import pod
-from tests.agent.test_metrics_and_health_pages import free_port
+from tests.node.agent.test_metrics_and_health_pages import free_port
 
 PARTS, MIG_RESOURCE = 7, "nvidia.com/mig-1g.10gb"
 SCRAPES, PAUSE = 600, 0.02

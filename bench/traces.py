@@ -7,11 +7,11 @@ from pathlib import Path
 from random import Random
 
 from bench.row import Row
-from gpuplane.placement.simulation.pods import TracePod, class_of
-from gpuplane.placement.simulation.results import Run
-from gpuplane.placement.simulation.scenario import Scenario
-from gpuplane.placement.simulation.trace import read_nodes, read_pods
-from gpuplane.placement.simulation.workers import Ask, Trace, cores, workers
+from gpuplane.cluster.simulation.pods import TracePod, class_of
+from gpuplane.cluster.simulation.results import Run
+from gpuplane.cluster.simulation.scenario import Scenario
+from gpuplane.cluster.simulation.trace import read_nodes, read_pods
+from gpuplane.cluster.simulation.workers import Ask, Trace, cores, workers
 
 ROOT = Path(__file__).parents[1]
 NODES = "openb_node_list_gpu_node.csv"

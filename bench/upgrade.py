@@ -12,7 +12,7 @@ from bench.idle import footprint, used
 from bench.reference import in_loops
 from bench.rig import EIGHT, GPU
 from bench.row import Measure, Row
-from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
+from gpuplane.node.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.sandbox.agent import PROGRAM, Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.succession import amid, come_and_go, replace

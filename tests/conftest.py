@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.golden import Golden
-from tests.hardware.driver.standin import build
 from tests.lengths import choose
+from tests.node.hardware.driver.standin import build
 from tests.once import once
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.agent import control
 from gpuplane.cli import main
-from gpuplane.core import ledger
-from gpuplane.host import state
-from gpuplane.model.control import ControlResponse
-from gpuplane.model.encoding import encode_hook
-from gpuplane.model.status import Statuses
+from gpuplane.node.agent import control
+from gpuplane.node.core import ledger
+from gpuplane.node.host import state
+from gpuplane.node.model.control import ControlResponse
+from gpuplane.node.model.encoding import encode_hook
+from gpuplane.node.model.status import Statuses
 
 PROGRAM = ("-P", str(Path(__file__)))
 """What Python is given instead of `-m gpuplane`."""

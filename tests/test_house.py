@@ -8,7 +8,6 @@ from pathlib import Path
 from tests.golden import HEAD, read
 
 ROOT = Path(__file__).parents[1]
-PROTOCOLS = Path("gpuplane/kubelet/protocols")
 
 
 def test_every_room_imports_only_what_it_may() -> None:
@@ -19,31 +18,16 @@ def test_every_room_imports_only_what_it_may() -> None:
     assert found.returncode == 0, found.stdout
 
 
-def test_the_driver_process_imports_of_ours_only_values() -> None:
-    """The process that loads the driver's library stays small: values, files and itself, no gRPC, no event loop."""
-    code = "import sys, gpuplane.hardware.driver.__main__; print(*sys.modules)"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    modules = set(loaded.stdout.split())
-
-    ours = {name for name in modules if name.startswith("gpuplane.")}
-    assert {
-        name
-        for name in ours
-        if not name.startswith(("gpuplane.model", "gpuplane.kubernetes", "gpuplane.base", "gpuplane.hardware"))
-    } == set()
-    assert not modules & {"grpc", "asyncio", "yaml", "google.protobuf", "logging"}
-
-
 def test_what_is_generated_is_current(tmp_path: Path) -> None:
     """`make protocols` would change nothing."""
     out = [f"--{kind}_out={tmp_path}" for kind in ("python", "grpc_python")]
-    protos = sorted(path.name for path in (ROOT / "src" / PROTOCOLS).glob("*.proto"))
+    protos = sorted(str(path.relative_to(ROOT / "src")) for path in (ROOT / "src/gpuplane").rglob("*.proto"))
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", *out]
-    subprocess.run([*command, *(str(PROTOCOLS / name) for name in protos)], cwd=ROOT / "src", timeout=60, check=True)
+    subprocess.run([*command, *protos], cwd=ROOT / "src", timeout=60, check=True)
 
     assert protos
-    for fresh in (tmp_path / PROTOCOLS).glob("*.py"):
-        assert fresh.read_text() == (ROOT / "src" / PROTOCOLS / fresh.name).read_text(), fresh.name
+    for fresh in tmp_path.rglob("*.py"):
+        assert fresh.read_text() == (ROOT / "src" / fresh.relative_to(tmp_path)).read_text(), fresh.name
 
 
 OPENS = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "fdopen", "copyfile", "copy", "copy2"}
@@ -52,13 +36,13 @@ OPENS = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "fdopen
 ALLOWED = {
     "base/files.py": "the one that does it for all",
     "cli/__init__.py": "opens /dev/null",
-    "hardware/devicenodes.py": "opens directories alone, with O_DIRECTORY, as a FIFO or device cannot be",
-    "hardware/driver/tree.py": "asks before what it is, and does not follow links: its root is another system's",
-    "hardware/driver/installed.py": "opens by the tree",
-    "host/runtimes/memories.py": "the new file that it makes, with the owner and labels of the old; and its lock",
-    "host/lock.py": "opens the directory with O_DIRECTORY, and in it the lock: without waiting, and no link",
-    "host/mps": "of its own directory",
-    "kubelet/lock.py": "opens directories alone, with O_DIRECTORY, to lock them",
+    "node/hardware/devicenodes.py": "opens directories alone, with O_DIRECTORY, as a FIFO or device cannot be",
+    "node/hardware/driver/tree.py": "asks before what it is, and does not follow links: its root is another system's",
+    "node/hardware/driver/installed.py": "opens by the tree",
+    "node/host/runtimes/memories.py": "the new file that it makes, with the owner and labels of the old; and its lock",
+    "node/host/lock.py": "opens the directory with O_DIRECTORY, and in it the lock: without waiting, and no link",
+    "node/host/mps": "of its own directory",
+    "node/kubelet/lock.py": "opens directories alone, with O_DIRECTORY, to lock them",
     "sandbox": "what it has made itself, in a directory of its own",
 }
 """Where such calls are all the same, below src/gpuplane, and why that is safe."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuplane.base.strict import MAX_ERRORS, DocumentPath, InvalidInput, load_with_lines, load_yaml_as
 from gpuplane.base.value import Value
-from gpuplane.model.machine import MachineFile
+from gpuplane.node.model.machine import MachineFile
 from tests.golden import Golden
 
 

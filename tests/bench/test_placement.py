@@ -8,7 +8,7 @@ import pytest
 
 from bench import __main__ as bench
 from bench import placement, traces
-from gpuplane.placement.simulation.results import Run
+from gpuplane.cluster.simulation.results import Run
 from tests.cli.world import NODES, PODS
 
 

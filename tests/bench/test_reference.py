@@ -13,7 +13,7 @@ import pytest
 from bench import node, reference
 from bench.reference import bare_start, in_loops, loop, loop_time, nothing
 from bench.row import Row
-from tests.host.hook.build import missing
+from tests.node.host.hook.build import missing
 
 LoopTakes = Callable[[float], list[float]]
 

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from typing import Literal
 
 from gpuplane.base.value import Value
-from gpuplane.core.kinds.nvidia.faults import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
-from gpuplane.model.health import CatalogueEntry
-from gpuplane.model.machine import Gpu, MachineFile
+from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE, UNKNOWN_FAULT, UNLISTED_XID
+from gpuplane.node.model.health import CatalogueEntry
+from gpuplane.node.model.machine import Gpu, MachineFile
 
 State = Literal["well", "ill", "stuck", "mending", "doubtful"]
 Verdict = Literal["Healthy", "Unhealthy", "either"]

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from gpuplane.core.shares import unit_of
+from gpuplane.node.core.shares import unit_of
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.endpoint import Endpoint
 from tests.chaos.belief import Belief

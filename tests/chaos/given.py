@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from gpuplane.base.value import Value
-from gpuplane.core.shares import unit_of
+from gpuplane.node.core.shares import unit_of
 from tests.chaos.setups import OFF
 
 

@@ -15,11 +15,11 @@ from fractions import Fraction
 
 import msgspec
 
-from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
-from gpuplane.core.shares import unit_of
-from gpuplane.model.control import GetNodeState, NodeState
-from gpuplane.model.machine import MachineFile
-from gpuplane.model.status import KUBELET_LOCK
+from gpuplane.node.core.reports.news import READY_TO_TAKE_OVER_TEXT
+from gpuplane.node.core.shares import unit_of
+from gpuplane.node.model.control import GetNodeState, NodeState
+from gpuplane.node.model.machine import MachineFile
+from gpuplane.node.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from gpuplane.sandbox.scratch import Scratch

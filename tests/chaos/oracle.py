@@ -8,13 +8,13 @@ shows which.
 
 from collections.abc import Iterable, Mapping
 
-from gpuplane.core.kinds.nvidia.faults import (
+from gpuplane.node.core.kinds.nvidia.faults import (
     CODES_CLEARED_ONLY_BY_RESET,
     CODES_THAT_BLOCK_RECOVERY,
     CODES_THAT_HIDE_OTHERS,
     CODES_THAT_NEED_PROBE,
 )
-from gpuplane.model.machine import Gpu, Incident, InjectedFailure, MachineFile
+from gpuplane.node.model.machine import Gpu, Incident, InjectedFailure, MachineFile
 from tests.chaos.belief import CLOSE, NODE, Belief, Cause, Part, State, drain, entry
 
 HEARD = 2.0

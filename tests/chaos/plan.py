@@ -11,8 +11,8 @@ from itertools import chain, repeat
 
 import msgspec
 
-from gpuplane.core.kinds.nvidia.faults import CATALOGUE
-from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, InjectedFailure, MachineFile, MigDevice
+from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.node.model.machine import Fault, Gpu, GpuProcess, Incident, InjectedFailure, MachineFile, MigDevice
 from tests.chaos.steps import (
     Aside,
     Burst,

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from gpuplane.core.ledger import is_ledger_stored
-from gpuplane.core.shares import unit_of
-from gpuplane.model.control import DrainDevice, NodeState, RestoreDevice
-from gpuplane.model.machine import MachineFile
+from gpuplane.node.core.ledger import is_ledger_stored
+from gpuplane.node.core.shares import unit_of
+from gpuplane.node.model.control import DrainDevice, NodeState, RestoreDevice
+from gpuplane.node.model.machine import MachineFile
 from gpuplane.sandbox.kubelet import Container, Pod, PodRejected
 from gpuplane.sandbox.kubelet.endpoint import Endpoint
 from gpuplane.sandbox.scratch import Scratch

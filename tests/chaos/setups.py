@@ -10,9 +10,9 @@ from fractions import Fraction
 from typing import Any
 
 from gpuplane.base.value import Value
-from gpuplane.hardware.machinefile import read
-from gpuplane.hardware.profiles import find
-from gpuplane.model.machine import Gpu, MachineFile, Mig, MigDevice
+from gpuplane.node.hardware.machinefile import read
+from gpuplane.node.hardware.profiles import find
+from gpuplane.node.model.machine import Gpu, MachineFile, Mig, MigDevice
 
 OFF = "off"
 PLACES: Mapping[str, tuple[int, tuple[int, ...]]] = {OFF: (1, ()), "halves": (2, (1, 2)), "quarters": (4, (3, 4, 5))}

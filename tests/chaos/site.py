@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gpuplane.core.kinds.nvidia.faults import CATALOGUE
-from gpuplane.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
-from gpuplane.model.encoding import decode
-from gpuplane.model.machine import MachineFile
-from gpuplane.model.status import DRIVER, MACHINE_FILE
+from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.node.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
+from gpuplane.node.model.encoding import decode
+from gpuplane.node.model.machine import MachineFile
+from gpuplane.node.model.status import DRIVER, MACHINE_FILE
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 

@@ -1,7 +1,7 @@
 """The steps of chaos: what can be done to a node, and how that is told."""
 
 from gpuplane.base.value import Value
-from gpuplane.model.machine import MachineFile
+from gpuplane.node.model.machine import MachineFile
 
 
 class Edit(Value, tag=True):

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from tests.chaos.memory import ALLOWED, WARM, Memory
 from tests.chaos.play import Chaos
 from tests.chaos.setups import profile

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.model.machine import Fault, Gpu, GpuProcess, Incident, InjectedFailure, MachineFile, Mig, MigDevice
+from gpuplane.node.model.machine import Fault, Gpu, GpuProcess, Incident, InjectedFailure, MachineFile, Mig, MigDevice
 from tests.chaos import oracle
 from tests.chaos.belief import Belief
 

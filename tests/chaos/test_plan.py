@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from gpuplane.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
 from tests.chaos.plan import HAPPENS, UNTOLD, bursts, codes
 from tests.chaos.setups import profile
 from tests.chaos.steps import Burst, Death, Edit

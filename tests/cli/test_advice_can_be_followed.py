@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.commands import command_line
-from gpuplane.core.faults.cataloguetable import FALLBACK_ENTRIES
-from gpuplane.core.kinds.table import FAULTS
-from gpuplane.model.health import CatalogueEntry
+from gpuplane.node.core.commands import command_line
+from gpuplane.node.core.faults.cataloguetable import FALLBACK_ENTRIES
+from gpuplane.node.core.kinds.table import FAULTS
+from gpuplane.node.model.health import CatalogueEntry
 from gpuplane.sandbox.kubelet import Kubelet
-from tests.agent.test_process import GPU, Place, gpuplane
 from tests.docs.commands import Shown, check, commands
+from tests.node.agent.test_process import GPU, Place, gpuplane
 
 ENTRIES = {**FAULTS.entries, **dict(FALLBACK_ENTRIES)}
 NAMES = {"DEVICE": "GPU-1", "GPU": "GPU-1"}

@@ -14,19 +14,19 @@ import msgspec
 import pytest
 
 from gpuplane import __version__
-from gpuplane.agent.control import answer
-from gpuplane.agent.node import Node
 from gpuplane.cli import connection
 from gpuplane.cli.connection import NoAgent, show
-from gpuplane.core.advertising import offer
-from gpuplane.core.step import step
-from gpuplane.hardware.machinefile import read
-from gpuplane.hardware.profiles import find
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import ReplicatedResource, Settings, Sharing
-from gpuplane.model.control import AgentInfo, ControlResponse, NodeState
-from gpuplane.model.encoding import encode
-from gpuplane.model.facts import (
+from gpuplane.node.agent.control import answer
+from gpuplane.node.agent.node import Node
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.step import step
+from gpuplane.node.hardware.machinefile import read
+from gpuplane.node.hardware.profiles import find
+from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing
+from gpuplane.node.model.control import AgentInfo, ControlResponse, NodeState
+from gpuplane.node.model.encoding import encode
+from gpuplane.node.model.facts import (
     AllocationsListed,
     ConfigLoaded,
     DrainRequested,
@@ -34,10 +34,10 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
-from gpuplane.model.health import Drain
-from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.status import Part, Status
+from gpuplane.node.model.health import Drain
+from gpuplane.node.model.machine import Machine
+from gpuplane.node.model.snapshot import Allocation, Snapshot
+from gpuplane.node.model.status import Part, Status
 from tests.golden import Golden
 from tests.next_version import extended
 from tests.texts import as_shown

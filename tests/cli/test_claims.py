@@ -8,14 +8,14 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from gpuplane.agent.control import control
-from gpuplane.agent.node import Node
 from gpuplane.cli.claims import command
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.facts import AllocationsListed, ClaimPrepareRequested, StatusChanged
-from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.status import CLAIM_REQUESTS, ClaimRequestsStatus, RefusedClaim
-from tests.core.dra.nodes import after, claim, node, written
+from gpuplane.node.agent.control import control
+from gpuplane.node.agent.node import Node
+from gpuplane.node.model.facts import AllocationsListed, ClaimPrepareRequested, StatusChanged
+from gpuplane.node.model.snapshot import Allocation, Snapshot
+from gpuplane.node.model.status import CLAIM_REQUESTS, ClaimRequestsStatus, RefusedClaim
+from tests.node.core.dra.nodes import after, claim, node, written
 
 POD = PodRef(namespace="default", name="train-0", container="main")
 LISTED = Allocation(resource="gpu.nvidia.com", devices=("GPU-0",), holder=POD, claim="default/a")

@@ -9,8 +9,8 @@ import pytest
 
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet, pod
-from tests.agent.test_process import GPU, MACHINE, Place, cluster, gpuplane, label
 from tests.golden import Golden
+from tests.node.agent.test_process import GPU, MACHINE, Place, cluster, gpuplane, label
 
 MIXED = (
     "gpus:\n"

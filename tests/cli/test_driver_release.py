@@ -5,8 +5,8 @@ import re
 from pathlib import Path
 
 from gpuplane.sandbox.kubelet import Kubelet
-from tests.agent.test_process import GPU, Place, gpuplane
 from tests.golden import Golden
+from tests.node.agent.test_process import GPU, Place, gpuplane
 
 
 async def test_what_holds_is_said(tmp_path: Path, golden: Golden) -> None:

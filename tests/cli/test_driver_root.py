@@ -9,13 +9,13 @@ import pytest
 from gpuplane.cli import driverroot
 from gpuplane.cli.driverroot import driver_root, seen
 from gpuplane.cli.machine import NVML
-from gpuplane.core.config.flags import FLAG_BY_NAME
-from gpuplane.hardware.machinefile import read
-from gpuplane.hardware.profiles import find
+from gpuplane.node.core.config.flags import FLAG_BY_NAME
+from gpuplane.node.hardware.machinefile import read
+from gpuplane.node.hardware.profiles import find
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.golden import Golden
-from tests.hardware.driver.standin import StandIn
+from tests.node.hardware.driver.standin import StandIn
 
 HERE = "driver-root-ctr-path"
 

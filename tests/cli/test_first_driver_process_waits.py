@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.cli import firstdriver
-from gpuplane.hardware import child
+from gpuplane.node.hardware import child
 
 LONGEST = 60.0
 

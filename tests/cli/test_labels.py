@@ -6,10 +6,10 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.labels import command
-from gpuplane.core.labels.featurelabels import feature_labels
-from gpuplane.model.config import Config, Settings
-from gpuplane.model.snapshot import Snapshot
-from tests.core.labels.labelled import profile
+from gpuplane.node.core.labels.featurelabels import feature_labels
+from gpuplane.node.model.config import Config, Settings
+from gpuplane.node.model.snapshot import Snapshot
+from tests.node.core.labels.labelled import profile
 
 
 def shown(*arguments: object) -> Result:

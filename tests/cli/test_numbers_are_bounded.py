@@ -27,7 +27,7 @@ def options(command: click.Command, name: str) -> Iterator[tuple[str, click.Para
 
 
 ALL = {name: option for name, option in options(commands(), "gpuplane") if not name.startswith("gpuplane agent")}
-"""Those of the agent are of the configuration: tests/core/config."""
+"""Those of the agent are of the configuration: tests/node/core/config."""
 NUMBERS: dict[str, click.ParamType[Any]] = {
     name: option.type
     for name, option in ALL.items()

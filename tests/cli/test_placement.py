@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gpuplane.cli import commands
 from gpuplane.cli.placement import cluster, explain, plan
-from tests.placement.kubernetes.small import node, objects, pod
+from tests.cluster.reading.small import node, objects, pod
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.terminals import Terminals, screen
-from tests.placement.kubernetes.small import objects
+from tests.cluster.reading.small import objects
 
 AT_WORK = {"plan": ("reading nodes and pods", "planning moves"), "explain": ("reading nodes and pods", "pods")}
 

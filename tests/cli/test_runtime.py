@@ -13,9 +13,9 @@ import pytest
 
 from gpuplane.cli.connection import STATE_DIR
 from gpuplane.cli.runtime import Report, configure
-from gpuplane.host.runtimes import memories, sources
-from tests.core.runtimes.runs import FILES, copied, run, tree, unchanged
+from gpuplane.node.host.runtimes import memories, sources
 from tests.golden import Golden
+from tests.node.core.runtimes.runs import FILES, copied, run, tree, unchanged
 
 V = ("--runtime-version", "1.7.24")
 
@@ -183,7 +183,7 @@ def test_who_only_looks_hears_that_nothing_was_written(tmp_path: Path, golden: G
 
 DIES = """
 import os, sys
-from gpuplane.host.runtimes import memories
+from gpuplane.node.host.runtimes import memories
 written, wrote = [], memories._write
 def write(path, data):
     if written:
@@ -370,7 +370,7 @@ def test_docker_that_is_not_here_cannot_be_judged(tmp_path: Path, golden: Golden
 
 def test_the_agent_does_without_tomlkit() -> None:
     """It is for this command alone."""
-    code = "import sys, gpuplane.agent.main, gpuplane.cli.agent; print('tomlkit' in sys.modules)"
+    code = "import sys, gpuplane.node.agent.main, gpuplane.cli.agent; print('tomlkit' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout == "False\n"

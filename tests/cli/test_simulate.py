@@ -18,15 +18,15 @@ from click.testing import CliRunner, Result
 from gpuplane.cli.placement import cluster
 from gpuplane.cli.simulate import QUEUES, SUFFIXES, command
 from gpuplane.cli.simulated import _significant, draw
-from gpuplane.placement.configuration import POLICY_NAMES
-from gpuplane.placement.policies import POLICIES
-from gpuplane.placement.simulation.plot import FORMATS, plot
-from gpuplane.placement.simulation.report import Report
-from gpuplane.placement.simulation.scenario import Queue
-from gpuplane.placement.simulation.workers import WorkerEnded
+from gpuplane.cluster.engine.configuration import POLICY_NAMES
+from gpuplane.cluster.engine.policies import POLICIES
+from gpuplane.cluster.simulation.plot import FORMATS, plot
+from gpuplane.cluster.simulation.report import Report
+from gpuplane.cluster.simulation.scenario import Queue
+from gpuplane.cluster.simulation.workers import WorkerEnded
 from tests.cli.world import NODES, PODS
+from tests.cluster.reading.small import node, objects, pod
 from tests.golden import Golden
-from tests.placement.kubernetes.small import node, objects, pod
 
 
 @pytest.fixture

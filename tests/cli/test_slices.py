@@ -8,17 +8,17 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from gpuplane.agent.control import control
-from gpuplane.agent.node import Node
 from gpuplane.cli.slices import command
-from gpuplane.core.dra.slices import resource_slices
-from gpuplane.model.config import Settings
-from gpuplane.model.control import AgentInfo
-from gpuplane.model.facts import ClaimPrepareRequested, DrainRequested, StatusChanged
-from gpuplane.model.health import Drain
-from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.status import SLICES, SlicesStatus
-from tests.core.dra.nodes import after, claim, node
+from gpuplane.node.agent.control import control
+from gpuplane.node.agent.node import Node
+from gpuplane.node.core.dra.slices import resource_slices
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.control import AgentInfo
+from gpuplane.node.model.facts import ClaimPrepareRequested, DrainRequested, StatusChanged
+from gpuplane.node.model.health import Drain
+from gpuplane.node.model.snapshot import Snapshot
+from gpuplane.node.model.status import SLICES, SlicesStatus
+from tests.node.core.dra.nodes import after, claim, node
 
 OBJECT_KEYS = {"apiVersion", "kind", "metadata", "spec"}
 

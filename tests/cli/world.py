@@ -7,9 +7,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpuplane.hardware.profiles import find
+from gpuplane.node.hardware.profiles import find
 from tests.cli.terminals import NOBODY, Terminals
-from tests.placement.kubernetes.small import objects
+from tests.cluster.reading.small import objects
 
 DATA = Path(__file__).parents[1]
 GPUS = "gpus:\n" + "".join(f"- {{index: {n}, uuid: GPU-{n}, model: NVIDIA A100{{}}}}\n" for n in range(8))
@@ -63,8 +63,8 @@ class World:
         for name in ("specs", "wrong", "ours", "closed"):
             (self.here / name).mkdir()
         shutil.copy(find("dgx-a100"), self.here / "machine.yaml")
-        shutil.copy(DATA / "core/containers/registry/testdata/nvidia.yaml", self.here / "specs/nvidia.yaml")
-        shutil.copy(DATA / "core/runtimes/files/kubeadm-1.7.toml", self.here / "config.toml")
+        shutil.copy(DATA / "node/core/containers/registry/testdata/nvidia.yaml", self.here / "specs/nvidia.yaml")
+        shutil.copy(DATA / "node/core/runtimes/files/kubeadm-1.7.toml", self.here / "config.toml")
         texts = {
             "two.yaml": "".join(
                 ("gpus:\n", *(f"- {{index: {n}, uuid: GPU-{n}, memory_mib: 81920}}\n" for n in range(2)))

@@ -12,13 +12,13 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from gpuplane.kubelet.protocols import dra_v1_pb2 as pb
+from gpuplane.node.kubelet.protocols import dra_v1_pb2 as pb
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
-from tests.agent.test_claims import plugin, prepare, unprepare
 from tests.cluster.controlplane import Client, ControlPlane, Json, conditions
 from tests.deploy.kustomize import DEPLOY, apply, build
-from tests.kubelet.dra.kubelet import DRIVER, Watcher, kubelet_root
+from tests.node.agent.test_claims import plugin, prepare, unprepare
+from tests.node.kubelet.dra.kubelet import DRIVER, Watcher, kubelet_root
 
 NODE, NODES = "/api/v1/nodes/n1", "/api/v1/nodes"
 RESOURCES = "/apis/resource.k8s.io/v1"

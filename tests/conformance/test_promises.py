@@ -17,8 +17,8 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuplane.model.inspection import Inspection
-from gpuplane.model.reasons import REASON_CODES
+from gpuplane.node.model.inspection import Inspection
+from gpuplane.node.model.reasons import REASON_CODES
 from tests import golden
 from tests.conformance.node import Story, play
 from tests.docs.commands import commands
@@ -199,7 +199,7 @@ def test_fields_of_the_log(story: Story) -> None:
 
 
 def test_files_of_the_state_directory(story: Story) -> None:
-    """Their names and versions. tests/agent/state has files of this version and of a newer one."""
+    """Their names and versions. tests/node/agent/state has files of this version and of a newer one."""
     versions = {json.loads(content)["version"] for name, content in story.state.items() if name.endswith(".json")}
 
     assert story.state.keys() <= first_cells("state.md")

@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplane.core.dra.attributes import UNKNOWN
-from gpuplane.core.dra.configs import gpu_config
-from gpuplane.core.dra.publishing import manifest
-from gpuplane.core.dra.slices import resource_slices
-from gpuplane.kubelet.dra.registration import PLUGIN_DIRECTORY, REGISTRATION_DIRECTORY
-from gpuplane.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, OpaqueConfig
-from gpuplane.model.config import DraSettings
-from tests.core.dra.nodes import node
+from gpuplane.node.core.dra.attributes import UNKNOWN
+from gpuplane.node.core.dra.configs import gpu_config
+from gpuplane.node.core.dra.publishing import manifest
+from gpuplane.node.core.dra.slices import resource_slices
+from gpuplane.node.kubelet.dra.registration import PLUGIN_DIRECTORY, REGISTRATION_DIRECTORY
+from gpuplane.node.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, OpaqueConfig
+from gpuplane.node.model.config import DraSettings
 from tests.deploy.kustomize import DEPLOY
 from tests.deploy.test_overlays import DRA_DIRECTORIES
 from tests.deploy.test_policy import AGENT, NODE, OURS, judge, write
+from tests.node.core.dra.nodes import node
 
 COMPONENT, EXAMPLES = DEPLOY / "components/dra", sorted((DEPLOY / "examples/dra").glob("*.yaml"))
 DRIVER = DraSettings().driver

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuplane.core.config.flags import FLAG_BY_NAME
+from gpuplane.node.core.config.flags import FLAG_BY_NAME
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "deploy/migration.md").read_text()

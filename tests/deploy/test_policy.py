@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplane.core.reports.nodelabels import writable_labels
+from gpuplane.node.core.reports.nodelabels import writable_labels
 
 POLICY = Path(__file__).parents[2] / "deploy/base/policy.yaml"
 AGENT = "system:serviceaccount:gpuplane:gpuplane-agent"

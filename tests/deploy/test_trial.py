@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuplane.apiserver.node import parse_requests
+from gpuplane.node.apiserver.node import parse_requests
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 PAGE = (DEPLOY / "migration.md").read_text()

@@ -11,7 +11,7 @@ import click
 from gpuplane import cli
 from gpuplane.cli.options import Machine
 
-HOOK = Path(__file__).parents[2] / "src/gpuplane/host/hook"
+HOOK = Path(__file__).parents[2] / "src/gpuplane/node/host/hook"
 
 GLOBAL = {"-h", "--help", "-V", "--version"}
 """What every command takes, and `gpuplane` alone."""

@@ -6,12 +6,12 @@ from typing import get_args
 
 import pytest
 
-from gpuplane.core.faults.cataloguetable import catalogue_table
-from gpuplane.core.health.context import HealthContext
-from gpuplane.core.health.devicehealth import TEXT_BY_CLEARED_BY
-from gpuplane.core.kinds.table import FAULTS
 from gpuplane.kubernetes.contracts.nodegpus import State
-from gpuplane.model.health import ClearedBy, Scope, Severity
+from gpuplane.node.core.faults.cataloguetable import catalogue_table
+from gpuplane.node.core.health.context import HealthContext
+from gpuplane.node.core.health.devicehealth import TEXT_BY_CLEARED_BY
+from gpuplane.node.core.kinds.table import FAULTS
+from gpuplane.node.model.health import ClearedBy, Scope, Severity
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from gpuplane.base import strict
-from gpuplane.hardware.driver.nodes import DRIVERS
-from gpuplane.hardware.profiles import names
-from gpuplane.model.machine import (
+from gpuplane.node.hardware.driver.nodes import DRIVERS
+from gpuplane.node.hardware.profiles import names
+from gpuplane.node.model.machine import (
     Device,
     DeviceNodeStat,
     Driver,
@@ -30,7 +30,7 @@ from gpuplane.model.machine import (
     MigDevice,
     Vgpu,
 )
-from gpuplane.model.telemetry import Curve, DescribedLoad
+from gpuplane.node.model.telemetry import Curve, DescribedLoad
 
 PAGE = (Path(__file__).parents[2] / "docs/machine-file.md").read_text()
 SECTIONS: dict[str, type[msgspec.Struct]] = {

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.faults.overrides import xid_number
-from gpuplane.core.kinds.nvidia.faults import CATALOGUE
-from gpuplane.model.health import CatalogueEntry
+from gpuplane.node.core.faults.overrides import xid_number
+from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.node.model.health import CatalogueEntry
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
 

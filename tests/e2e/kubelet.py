@@ -10,14 +10,14 @@ from typing import Any, Self
 
 import grpc
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.kubelet.protocols import podresources_pb2 as pods_pb
-from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols import podresources_pb2 as pods_pb
+from gpuplane.node.kubelet.protocols.deviceplugin_pb2_grpc import (
     DevicePluginStub,
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
-from gpuplane.kubelet.protocols.podresources_pb2_grpc import (
+from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import (
     PodResourcesListerServicer,
     add_PodResourcesListerServicer_to_server,
 )

@@ -4,7 +4,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-WIRE = "gpuplane.kubelet.protocols"
+WIRE = "gpuplane.node.kubelet.protocols"
 """Generated messages: a format on the wire, as kubelet has it."""
 HERE = "tests.e2e"
 

@@ -1,5 +1,5 @@
 """Fixtures of other folders that properties need too."""
 
-from tests.host.mps.conftest import world
+from tests.node.host.mps.conftest import world
 
 __all__ = ["world"]

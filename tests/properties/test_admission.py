@@ -16,16 +16,16 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from gpuplane.base.value import Value
-from gpuplane.core.advertising import offer
-from gpuplane.core.allocate.response import allocate
-from gpuplane.core.choice.preference import preferred_ids
-from gpuplane.core.step import step
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
-from gpuplane.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
-from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.views import OfferedDevice, RequestRefused, Resource
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.allocate.response import allocate
+from gpuplane.node.core.choice.preference import preferred_ids
+from gpuplane.node.core.step import step
+from gpuplane.node.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
+from gpuplane.node.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
+from gpuplane.node.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.node.model.snapshot import Allocation, Snapshot
+from gpuplane.node.model.views import OfferedDevice, RequestRefused, Resource
 from tests.lengths import length
 
 GPU = "nvidia.com/gpu"

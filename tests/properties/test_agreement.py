@@ -1,7 +1,7 @@
 """What kubelet is told, the Node's condition, readiness, `gpuplane inspect` and the metrics agree about one snapshot.
 
-The snapshots are those of random histories: of devices and their faults (tests/core/health/histories.py), and of all
-that can keep a device back: the driver's files, CDI specifications, MPS, the state directory, kubelet.
+The snapshots are those of random histories: of devices and their faults (tests/node/core/health/histories.py), and of
+all that can keep a device back: the driver's files, CDI specifications, MPS, the state directory, kubelet.
 """
 
 import random
@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import settings as of
 from hypothesis import strategies as st
 
-from gpuplane.agent.statuspages import StatusPages
-from gpuplane.core.advertising import offer
-from gpuplane.core.availability import availability, device_health_with_availability
-from gpuplane.core.containers.cdi.desiredspecs import desired_specs
-from gpuplane.core.containers.cdi.specstatus import spec_fingerprints
-from gpuplane.core.health.reasons import direct_health_reasons
-from gpuplane.core.kinds.nvidia.units import list_units
-from gpuplane.core.reports.inspection.report import build_inspection
-from gpuplane.core.reports.nodeannotation import node_gpus
-from gpuplane.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, node_condition
-from gpuplane.core.reports.readiness import not_ready_reason
-from gpuplane.core.shares import unit_of
-from gpuplane.core.step import step
-from gpuplane.core.telemetry.agentmetrics import metrics
-from gpuplane.kubelet.plugin import _list_response
 from gpuplane.kubernetes.contracts.nodeannotation import decode_node_gpus, encode_node_gpus
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import (
+from gpuplane.node.agent.statuspages import StatusPages
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.availability import availability, device_health_with_availability
+from gpuplane.node.core.containers.cdi.desiredspecs import desired_specs
+from gpuplane.node.core.containers.cdi.specstatus import spec_fingerprints
+from gpuplane.node.core.health.reasons import direct_health_reasons
+from gpuplane.node.core.kinds.nvidia.units import list_units
+from gpuplane.node.core.reports.inspection.report import build_inspection
+from gpuplane.node.core.reports.nodeannotation import node_gpus
+from gpuplane.node.core.reports.nodecondition import MAX_MESSAGE_CHARACTERS, node_condition
+from gpuplane.node.core.reports.readiness import not_ready_reason
+from gpuplane.node.core.shares import unit_of
+from gpuplane.node.core.step import step
+from gpuplane.node.core.telemetry.agentmetrics import metrics
+from gpuplane.node.kubelet.plugin import _list_response
+from gpuplane.node.model.config import (
     DraSettings,
     MemorySharedResource,
     NodeObjectRequests,
@@ -37,8 +37,8 @@ from gpuplane.model.config import (
     Settings,
     Sharing,
 )
-from gpuplane.model.control import AgentInfo, NodeState
-from gpuplane.model.facts import (
+from gpuplane.node.model.control import AgentInfo, NodeState
+from gpuplane.node.model.facts import (
     AllocationsListed,
     ClaimPrepareRequested,
     ClaimUnprepareRequested,
@@ -53,11 +53,11 @@ from gpuplane.model.facts import (
     NodeRequestsChanged,
     StatusChanged,
 )
-from gpuplane.model.health import Drain
-from gpuplane.model.machine import Device, DeviceList, DeviceNodeStat, Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.sharelayout import memory_layout
-from gpuplane.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot, StoredLedger
-from gpuplane.model.status import (
+from gpuplane.node.model.health import Drain
+from gpuplane.node.model.machine import Device, DeviceList, DeviceNodeStat, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.node.model.sharelayout import memory_layout
+from gpuplane.node.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot, StoredLedger
+from gpuplane.node.model.status import (
     CDI_FILES,
     CONFIG,
     DRIVER,
@@ -78,14 +78,14 @@ from gpuplane.model.status import (
     mps_daemon_part,
     plugin_part,
 )
-from gpuplane.model.views import Reason
-from tests.core.containers.documents import CONTROL
-from tests.core.containers.documents import DRIVER as INSTALLED
-from tests.core.dra.nodes import claim
-from tests.core.health.histories import Maker
-from tests.core.health.lives import Life
+from gpuplane.node.model.views import Reason
 from tests.golden import Golden
 from tests.lengths import length
+from tests.node.core.containers.documents import CONTROL
+from tests.node.core.containers.documents import DRIVER as INSTALLED
+from tests.node.core.dra.nodes import claim
+from tests.node.core.health.histories import Maker
+from tests.node.core.health.lives import Life
 from tests.texts import as_shown
 
 GPU, SMALL, KVM = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb", "gpuplane.io/kvm"

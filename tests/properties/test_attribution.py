@@ -8,20 +8,20 @@ from hypothesis import given, settings
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from gpuplane.agent.statuspages import StatusPages
 from gpuplane.base.metrics import Labels
-from gpuplane.core.advertising import offer
-from gpuplane.core.step import step
-from gpuplane.core.telemetry.agentmetrics import metrics
-from gpuplane.core.telemetry.cgroups import container_of
-from gpuplane.core.telemetry.deviceseries import device_metrics
-from gpuplane.core.telemetry.state import TelemetryState, next_state
 from gpuplane.kubernetes.podref import ContainerId, PodRef
-from gpuplane.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
-from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.telemetry import GpuSample, MigDeviceSample, ProcessSample, Sample
+from gpuplane.node.agent.statuspages import StatusPages
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.step import step
+from gpuplane.node.core.telemetry.agentmetrics import metrics
+from gpuplane.node.core.telemetry.cgroups import container_of
+from gpuplane.node.core.telemetry.deviceseries import device_metrics
+from gpuplane.node.core.telemetry.state import TelemetryState, next_state
+from gpuplane.node.model.config import MemorySharedResource, ReplicatedResource, Settings, Sharing
+from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
+from gpuplane.node.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.node.model.snapshot import Allocation, Snapshot
+from gpuplane.node.model.telemetry import GpuSample, MigDeviceSample, ProcessSample, Sample
 from tests.lengths import length
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]

@@ -7,17 +7,17 @@ import msgspec
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gpuplane.core.allocate.response import response_for_units as allocated
-from gpuplane.core.containers.cdi.names import qualified_name
-from gpuplane.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
-from gpuplane.core.containers.cdi.specrequest import HookProgram, NamingStrategy, SpecMode, SpecOptions
-from gpuplane.core.containers.cdi.validation import all_spec_problems, runtime_refusal_problems
-from gpuplane.core.containers.cdi.version import CDI_VERSIONS
-from gpuplane.core.kinds.nvidia.units import list_units
-from gpuplane.model.cdi import ContainerEdits, Spec
-from gpuplane.model.config import Settings
-from gpuplane.model.machine import DeviceNodeStat, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, Machine, Mig
-from tests.hardware.driver.machines import machines
+from gpuplane.node.core.allocate.response import response_for_units as allocated
+from gpuplane.node.core.containers.cdi.names import qualified_name
+from gpuplane.node.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
+from gpuplane.node.core.containers.cdi.specrequest import HookProgram, NamingStrategy, SpecMode, SpecOptions
+from gpuplane.node.core.containers.cdi.validation import all_spec_problems, runtime_refusal_problems
+from gpuplane.node.core.containers.cdi.version import CDI_VERSIONS
+from gpuplane.node.core.kinds.nvidia.units import list_units
+from gpuplane.node.model.cdi import ContainerEdits, Spec
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.machine import DeviceNodeStat, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, Machine, Mig
+from tests.node.hardware.driver.machines import machines
 
 T = TypeVar("T")
 KIND = "k8s.device-plugin.nvidia.com/gpu"

@@ -12,21 +12,21 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.core.advertising import offer
-from gpuplane.core.allocate.response import allocate
-from gpuplane.core.containers.cdi.desiredspecs import desired_spec_of_file, desired_specs
-from gpuplane.core.containers.cdi.names import CDI_KINDS
-from gpuplane.core.containers.cdi.registry import Registry, build_registry
-from gpuplane.core.containers.cdi.specstatus import fingerprints_on_disk, spec_fingerprints
-from gpuplane.host.specfiles import found
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import Settings
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded
-from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Allocation
-from tests.host.cdi.test_directory import BY_CDI, World
-from tests.host.cdi.world import GPU, document, machine
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.allocate.response import allocate
+from gpuplane.node.core.containers.cdi.desiredspecs import desired_spec_of_file, desired_specs
+from gpuplane.node.core.containers.cdi.names import CDI_KINDS
+from gpuplane.node.core.containers.cdi.registry import Registry, build_registry
+from gpuplane.node.core.containers.cdi.specstatus import fingerprints_on_disk, spec_fingerprints
+from gpuplane.node.host.specfiles import found
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded
+from gpuplane.node.model.machine import Machine
+from gpuplane.node.model.snapshot import Allocation
 from tests.lengths import length
+from tests.node.host.cdi.test_directory import BY_CDI, World
+from tests.node.host.cdi.world import GPU, document, machine
 
 CHANNEL, COPYING = "/dev/nvidia-caps-imex-channels/channel0", "/dev/gdrdrv"
 CONFIGURATIONS = (

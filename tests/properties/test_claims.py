@@ -16,19 +16,19 @@ from hypothesis import settings as of
 from hypothesis import strategies as st
 
 from gpuplane.base import files
-from gpuplane.core.advertising import offer
-from gpuplane.core.allocations import held_allocations
-from gpuplane.core.containers.cdi.specstatus import spec_fingerprint
-from gpuplane.core.dra.checking import doubtful_claims, is_over
-from gpuplane.core.dra.claimspecs import claim_specs
-from gpuplane.core.dra.names import claim_file_name
-from gpuplane.core.dra.preparing import claim_problem, is_claim_gone, is_prepared_as_allocated, prepare_problem
-from gpuplane.core.step import step
-from gpuplane.host import state
-from gpuplane.host.cdi import claimfiles
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.claims import AllocatedClaim, ClaimName, PreparedClaim
-from gpuplane.model.facts import (
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.allocations import held_allocations
+from gpuplane.node.core.containers.cdi.specstatus import spec_fingerprint
+from gpuplane.node.core.dra.checking import doubtful_claims, is_over
+from gpuplane.node.core.dra.claimspecs import claim_specs
+from gpuplane.node.core.dra.names import claim_file_name
+from gpuplane.node.core.dra.preparing import claim_problem, is_claim_gone, is_prepared_as_allocated, prepare_problem
+from gpuplane.node.core.step import step
+from gpuplane.node.host import state
+from gpuplane.node.host.cdi import claimfiles
+from gpuplane.node.model.claims import AllocatedClaim, ClaimName, PreparedClaim
+from gpuplane.node.model.facts import (
     AllocateAnswered,
     AllocationsListed,
     ClaimPrepareRequested,
@@ -40,11 +40,11 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
-from gpuplane.model.machine import Fault, Machine
-from gpuplane.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
-from gpuplane.model.status import CLAIM_FILES, ClaimFilesStatus
-from tests.core.dra.nodes import DRA, GPUS, MACHINE, claim
+from gpuplane.node.model.machine import Fault, Machine
+from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
+from gpuplane.node.model.status import CLAIM_FILES, ClaimFilesStatus
 from tests.lengths import length
+from tests.node.core.dra.nodes import DRA, GPUS, MACHINE, claim
 
 DRIVER, GPU = "gpu.nvidia.com", "nvidia.com/gpu"
 LOST = (Fault("gpu-lost", "it has fallen off the bus"),)

@@ -20,9 +20,9 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.requests import driver_release_reason
-from gpuplane.host import state
-from gpuplane.model.facts import (
+from gpuplane.node.core.requests import driver_release_reason
+from gpuplane.node.host import state
+from gpuplane.node.model.facts import (
     AllocationsListed,
     ConfigLoaded,
     DrainRequested,
@@ -31,11 +31,11 @@ from gpuplane.model.facts import (
     FaultOccurred,
     LedgerLoaded,
 )
-from gpuplane.model.snapshot import Ledger, Snapshot
-from tests.core.health.histories import WHOLE, Maker, Moment
-from tests.core.health.lives import Life
-from tests.core.health.world import BOOT, SETTINGS, World
+from gpuplane.node.model.snapshot import Ledger, Snapshot
 from tests.lengths import length
+from tests.node.core.health.histories import WHOLE, Maker, Moment
+from tests.node.core.health.lives import Life
+from tests.node.core.health.world import BOOT, SETTINGS, World
 
 HISTORIES = length(500, 10_000)
 

@@ -17,13 +17,13 @@ from typing import Any
 import pytest
 
 from gpuplane.base.value import Value
-from gpuplane.core.advertising import offer
-from gpuplane.core.allocate.response import allocate
-from gpuplane.core.shares import unit_of
-from gpuplane.core.step import ALLOCATION_LISTING_DELAY, step
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import MemorySharedResource, NamingRule, ReplicatedResource, Settings, Sharing
-from gpuplane.model.facts import (
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.allocate.response import allocate
+from gpuplane.node.core.shares import unit_of
+from gpuplane.node.core.step import ALLOCATION_LISTING_DELAY, step
+from gpuplane.node.model.config import MemorySharedResource, NamingRule, ReplicatedResource, Settings, Sharing
+from gpuplane.node.model.facts import (
     AllocateAnswered,
     AllocationsListed,
     ConfigLoaded,
@@ -32,8 +32,8 @@ from gpuplane.model.facts import (
     LedgerStored,
     MachineObserved,
 )
-from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
+from gpuplane.node.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
 from tests.lengths import length
 
 NAMES = ("nvidia.com/gpu", "nvidia.com/fast")

@@ -4,13 +4,13 @@ import random
 
 import pytest
 
-from gpuplane.core.advertising import offer
-from gpuplane.core.health import records
-from gpuplane.core.health.context import device_record, health_context
-from gpuplane.core.health.devicehealth import health_without_parents
-from gpuplane.core.step import next_due_time, step
-from gpuplane.model.encoding import decode, encode
-from gpuplane.model.facts import (
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.health import records
+from gpuplane.node.core.health.context import device_record, health_context
+from gpuplane.node.core.health.devicehealth import health_without_parents
+from gpuplane.node.core.step import next_due_time, step
+from gpuplane.node.model.encoding import decode, encode
+from gpuplane.node.model.facts import (
     AllocationsListed,
     DrainRequested,
     Fact,
@@ -19,12 +19,12 @@ from gpuplane.model.facts import (
     ProbeFinished,
     Tick,
 )
-from gpuplane.model.health import Drain
-from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Snapshot
-from tests.core.health.histories import WHOLE, Maker, Moment
-from tests.core.health.lives import Life
+from gpuplane.node.model.health import Drain
+from gpuplane.node.model.machine import Fault, Gpu, Machine
+from gpuplane.node.model.snapshot import Snapshot
 from tests.lengths import length
+from tests.node.core.health.histories import WHOLE, Maker, Moment
+from tests.node.core.health.lives import Life
 from tests.texts import as_shown
 
 HISTORIES = range(length(20, 200))

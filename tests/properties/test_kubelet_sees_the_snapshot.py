@@ -13,16 +13,16 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.agent.node import Node, boottime
-from gpuplane.core.advertising import offer
-from gpuplane.core.health.probes import requested_probe_times
-from gpuplane.kubelet import podresources, registration
-from gpuplane.kubelet.podresources import follow_allocations
-from gpuplane.kubelet.registration import register_plugins
-from gpuplane.model.config import NamingRule, ReplicatedResource, Settings, Sharing
-from gpuplane.model.facts import ConfigLoaded, MachineObserved, ProbeFinished
-from gpuplane.model.machine import Fault, Gpu, Machine
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.node.agent.node import Node, boottime
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.health.probes import requested_probe_times
+from gpuplane.node.kubelet import podresources, registration
+from gpuplane.node.kubelet.podresources import follow_allocations
+from gpuplane.node.kubelet.registration import register_plugins
+from gpuplane.node.model.config import NamingRule, ReplicatedResource, Settings, Sharing
+from gpuplane.node.model.facts import ConfigLoaded, MachineObserved, ProbeFinished
+from gpuplane.node.model.machine import Fault, Gpu, Machine
+from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from tests.lengths import length
 

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gpuplane.host.mps import processes
-from gpuplane.host.mps.files import FOLDER
-from gpuplane.host.mps.processes import Process
-from gpuplane.model.mps import MpsDaemon
-from tests.host.mps.world import World
+from gpuplane.node.host.mps import processes
+from gpuplane.node.host.mps.files import FOLDER
+from gpuplane.node.host.mps.processes import Process
+from gpuplane.node.model.mps import MpsDaemon
 from tests.lengths import length
+from tests.node.host.mps.world import World
 
 GPU = "nvidia.com/gpu"
 SHARED = MpsDaemon(

@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from hypothesis import event, example, given, settings
 from hypothesis import strategies as st
 
-from gpuplane.core.advertising import offer
-from gpuplane.core.ledger import adapt_to_new_boot
-from gpuplane.core.partitions.progress import partitions_progress
-from gpuplane.core.partitions.state_machine import awaits_allocatable, current_change
-from gpuplane.core.shares import unit_of
-from gpuplane.core.step import next_due_time, step
-from gpuplane.hardware.partitions import ChangeRefused, make_change, with_partitions
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import Settings
-from gpuplane.model.facts import (
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.ledger import adapt_to_new_boot
+from gpuplane.node.core.partitions.progress import partitions_progress
+from gpuplane.node.core.partitions.state_machine import awaits_allocatable, current_change
+from gpuplane.node.core.shares import unit_of
+from gpuplane.node.core.step import next_due_time, step
+from gpuplane.node.hardware.partitions import ChangeRefused, make_change, with_partitions
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.facts import (
     AllocatableListed,
     AllocateAnswered,
     AllocationsListed,
@@ -34,12 +34,19 @@ from gpuplane.model.facts import (
     StatusChanged,
     Tick,
 )
-from gpuplane.model.machine import Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.partitions import ChangeProblem, CreateGpuInstance, GpuLayout, LayoutRequest, ResetGpu, SetMigMode
-from gpuplane.model.snapshot import Allocation, Ledger, Snapshot
-from gpuplane.model.status import DRIVER, DriverStatus, Status, plugin_part
-from tests.core.partitions.tables import FOUR, SEVEN, Card, Placement, by_id, can_exist
+from gpuplane.node.model.machine import Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.node.model.partitions import (
+    ChangeProblem,
+    CreateGpuInstance,
+    GpuLayout,
+    LayoutRequest,
+    ResetGpu,
+    SetMigMode,
+)
+from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot
+from gpuplane.node.model.status import DRIVER, DriverStatus, Status, plugin_part
 from tests.lengths import length
+from tests.node.core.partitions.tables import FOUR, SEVEN, Card, Placement, by_id, can_exist
 
 GPUS = "GPU-0", "GPU-1"
 CARDS = {"GPU-0": SEVEN, "GPU-1": FOUR}

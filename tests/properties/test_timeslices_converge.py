@@ -7,9 +7,9 @@ length; GPUs are reset, the driver is loaded anew or let go of, and the agent is
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuplane.core import timeslices
-from gpuplane.model.config import ReplicatedResource, Settings, Sharing, TimeSlice
-from gpuplane.model.facts import (
+from gpuplane.node.core import timeslices
+from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing, TimeSlice
+from gpuplane.node.model.facts import (
     ConfigLoaded,
     DriverReleaseRequested,
     LedgerLoaded,
@@ -17,10 +17,10 @@ from gpuplane.model.facts import (
     StatusChanged,
     TimeSliceFinished,
 )
-from gpuplane.model.snapshot import DriverRelease, Ledger
-from gpuplane.model.status import DRIVER, DriverStatus
-from tests.core.health.world import World, machine
+from gpuplane.node.model.snapshot import DriverRelease, Ledger
+from gpuplane.node.model.status import DRIVER, DriverStatus
 from tests.lengths import length
+from tests.node.core.health.world import World, machine
 
 COUNT = 3
 GPUS = [f"GPU-{n}" for n in range(COUNT)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import (
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols.deviceplugin_pb2_grpc import (
     DevicePluginServicer,
     RegistrationStub,
     add_DevicePluginServicer_to_server,

@@ -11,14 +11,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuplane.kubelet.protocols import podresources_pb2 as pb
+from gpuplane.node.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod
 
 from .plugin import CHECKPOINT, DEADLINE, DEV, Plugin, device, node
 from .test_conformance_restart import lister
 
 if TYPE_CHECKING:
-    from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
+    from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
 
 RECORDED = Path(__file__).parent / "testdata/kubernetes-1.36/withdraw.jsonl"
 IDS = ("d0", "d1", "d2", "d3", "d4", "d5")

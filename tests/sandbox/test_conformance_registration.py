@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.kubelet import Kubelet, PodRejected
 from gpuplane.sandbox.kubelet.registration import DIAL_TIMEOUT
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.kubelet.protocols import podresources_pb2
-from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols import podresources_pb2
+from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
 from gpuplane.sandbox.kubelet import Call, Container, Kubelet, Pod, PodRejected
 
 from .plugin import CHECKPOINT, DEV, SIX, Plugin, calls, device, entries, given, node, wants
 
 if TYPE_CHECKING:
-    from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
+    from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
 
 
 @asynccontextmanager

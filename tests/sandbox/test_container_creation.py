@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.model.cdi import ContainerEdits, DeviceNode, Hook, Mount
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.model.cdi import ContainerEdits, DeviceNode, Hook, Mount
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import Kubelet, RunningPod
 from gpuplane.sandbox.kubelet.console import Console

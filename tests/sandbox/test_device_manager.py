@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.kubelet.checkpoint import CorruptCheckpoint, decode, encode
 from gpuplane.sandbox.kubelet.devices import STOP_GRACE_PERIOD, AllocationKey, Choice, Devices, KubeletError
 from gpuplane.sandbox.kubelet.pods import Container, Pod, RunningPod, requested_resources

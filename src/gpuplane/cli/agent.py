@@ -1,7 +1,7 @@
 """`gpuplane agent`: run the node agent.
 
-It takes NVIDIA's flags and environment variables beside its own (`core/config/flags.py`), so that a manifest written
-for their plugin starts it.
+It takes NVIDIA's flags and environment variables beside its own (`node/core/config/flags.py`), so that a manifest
+written for their plugin starts it.
 """
 
 import argparse
@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from gpuplane import __version__
-from gpuplane.agent.configure import Source
-from gpuplane.agent.main import Options, run
-from gpuplane.agent.rights import lacks, useless
 from gpuplane.base.strict import InvalidInput
 from gpuplane.cli.arguments import Choice, Parser
 from gpuplane.cli.driverroot import Root, contained, driver_root, seen
 from gpuplane.cli.machine import NVML, hardware, plain_devices
 from gpuplane.cli.say import fail, told
-from gpuplane.core.commands import USUAL_STATE_DIR
-from gpuplane.core.config.flags import FLAG_BY_NAME
-from gpuplane.core.config.flagvalues import add_arguments, flag_text_or_default, flag_texts_by_name, use_two_dashes
-from gpuplane.core.config.resolve import resolve_settings
-from gpuplane.core.dra.names import POD_UID
-from gpuplane.hardware.profiles import Unknown
-from gpuplane.host.cdi.hook import INSTALLED
-from gpuplane.host.kernellog import host_pids
+from gpuplane.node.agent.configure import Source
+from gpuplane.node.agent.main import Options, run
+from gpuplane.node.agent.rights import lacks, useless
+from gpuplane.node.core.commands import USUAL_STATE_DIR
+from gpuplane.node.core.config.flags import FLAG_BY_NAME
+from gpuplane.node.core.config.flagvalues import add_arguments, flag_text_or_default, flag_texts_by_name, use_two_dashes
+from gpuplane.node.core.config.resolve import resolve_settings
+from gpuplane.node.core.dra.names import POD_UID
+from gpuplane.node.hardware.profiles import Unknown
+from gpuplane.node.host.cdi.hook import INSTALLED
+from gpuplane.node.host.kernellog import host_pids
 from gpuplane.service import logs
 from gpuplane.service.serving import serve
 

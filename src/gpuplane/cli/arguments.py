@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuplane.base.strict import did_you_mean
 from gpuplane.cli.say import fail, told
-from gpuplane.core.config.flags import FLAG_BY_NAME
+from gpuplane.node.core.config.flags import FLAG_BY_NAME
 
 if TYPE_CHECKING:
     import click

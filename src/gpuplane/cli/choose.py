@@ -14,18 +14,18 @@ from gpuplane.base.strict import InvalidInput
 from gpuplane.base.text import format_count, tab_separated
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
 from gpuplane.cli.say import marked, told
-from gpuplane.core.advertising import offer
-from gpuplane.core.choice.affinity import Policy
-from gpuplane.core.choice.explanation import ChoiceExplanation, explain_choice
-from gpuplane.core.config.resolve import resolve_with_sources
-from gpuplane.core.step import step
-from gpuplane.hardware import machinefile
-from gpuplane.hardware.profiles import find
-from gpuplane.model.config import Config, Settings
-from gpuplane.model.encoding import format_json
-from gpuplane.model.facts import MachineObserved
-from gpuplane.model.snapshot import Snapshot
-from gpuplane.model.views import OfferedDevice, Resource
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.choice.affinity import Policy
+from gpuplane.node.core.choice.explanation import ChoiceExplanation, explain_choice
+from gpuplane.node.core.config.resolve import resolve_with_sources
+from gpuplane.node.core.step import step
+from gpuplane.node.hardware import machinefile
+from gpuplane.node.hardware.profiles import find
+from gpuplane.node.model.config import Config, Settings
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.facts import MachineObserved
+from gpuplane.node.model.snapshot import Snapshot
+from gpuplane.node.model.views import OfferedDevice, Resource
 
 DEVICES = "Devices, separated by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
 

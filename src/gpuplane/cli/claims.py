@@ -7,9 +7,9 @@ import click
 
 from gpuplane.base.text import tab_separated
 from gpuplane.cli.connection import show, state_dir
-from gpuplane.core.reports.claims import report_claims
-from gpuplane.model.encoding import format_json
-from gpuplane.model.inspection import VERSION, ClaimShown, ClaimsShown
+from gpuplane.node.core.reports.claims import report_claims
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.inspection import VERSION, ClaimShown, ClaimsShown
 
 HEADS = ("CLAIM", "STATE", "REQUEST", "GPU", "UUID", "USED BY", "REASON")
 

@@ -15,15 +15,15 @@ from gpuplane.base.text import format_count, tab_separated
 from gpuplane.base.value import Value
 from gpuplane.cli.options import PATH, Machine
 from gpuplane.cli.say import marked, say, told
-from gpuplane.core.config.flags import FLAGS, Flag
-from gpuplane.core.config.flagtable import flags_table
-from gpuplane.core.config.flagvalues import flag_texts_by_name
-from gpuplane.core.config.nvidia import differences_from_nvidia
-from gpuplane.core.config.resolve import ResolvedConfig, resolve_with_sources
-from gpuplane.core.explanation import Explanation, UnitExplanation, explain_node
-from gpuplane.hardware import machinefile
-from gpuplane.hardware.profiles import find
-from gpuplane.model.encoding import format_json
+from gpuplane.node.core.config.flags import FLAGS, Flag
+from gpuplane.node.core.config.flagtable import flags_table
+from gpuplane.node.core.config.flagvalues import flag_texts_by_name
+from gpuplane.node.core.config.nvidia import differences_from_nvidia
+from gpuplane.node.core.config.resolve import ResolvedConfig, resolve_with_sources
+from gpuplane.node.core.explanation import Explanation, UnitExplanation, explain_node
+from gpuplane.node.hardware import machinefile
+from gpuplane.node.hardware.profiles import find
+from gpuplane.node.model.encoding import format_json
 
 
 def flags(command: Callable[..., Any]) -> Callable[..., Any]:

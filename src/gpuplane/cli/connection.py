@@ -16,10 +16,10 @@ import msgspec
 from gpuplane import __version__
 from gpuplane.base.text import clip, join_first_names
 from gpuplane.cli.options import PATH
-from gpuplane.core.commands import USUAL_STATE_DIR, unusual_state_dir
-from gpuplane.core.lenient import UnreadableValue, decode_leniently
-from gpuplane.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
-from gpuplane.model.encoding import decode
+from gpuplane.node.core.commands import USUAL_STATE_DIR, unusual_state_dir
+from gpuplane.node.core.lenient import UnreadableValue, decode_leniently
+from gpuplane.node.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
+from gpuplane.node.model.encoding import decode
 
 STATE_DIR = Path(USUAL_STATE_DIR)
 PATIENCE = 10.0  # seconds that an answer may take

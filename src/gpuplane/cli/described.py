@@ -11,15 +11,15 @@ from gpuplane.base.strict import InvalidInput
 from gpuplane.cli import ending
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import told
-from gpuplane.core.config.resolve import resolve_with_sources
-from gpuplane.core.step import step
-from gpuplane.hardware import machinefile
-from gpuplane.hardware.once import Unseen, look
-from gpuplane.hardware.profiles import find
-from gpuplane.model.config import Config, Settings
-from gpuplane.model.facts import MachineObserved
-from gpuplane.model.machine import Machine as Seen
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.node.core.config.resolve import resolve_with_sources
+from gpuplane.node.core.step import step
+from gpuplane.node.hardware import machinefile
+from gpuplane.node.hardware.once import Unseen, look
+from gpuplane.node.hardware.profiles import find
+from gpuplane.node.model.config import Config, Settings
+from gpuplane.node.model.facts import MachineObserved
+from gpuplane.node.model.machine import Machine as Seen
+from gpuplane.node.model.snapshot import Snapshot
 
 PATIENCE = 60.0
 """Seconds for one look by NVML; a call of it may take a third, so that a GPU that hangs leaves time for the others."""

@@ -12,10 +12,10 @@ from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
-from gpuplane.core.requests import driver_release_reason
-from gpuplane.model.control import MAX_DRIVER_RELEASE_SECONDS, GetNodeState, ReleaseDriver, ResumeDriver
-from gpuplane.model.encoding import format_json
-from gpuplane.model.status import DRIVER, DriverStatus
+from gpuplane.node.core.requests import driver_release_reason
+from gpuplane.node.model.control import MAX_DRIVER_RELEASE_SECONDS, GetNodeState, ReleaseDriver, ResumeDriver
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.status import DRIVER, DriverStatus
 
 PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
 

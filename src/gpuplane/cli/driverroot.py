@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuplane.cli.machine import NVML
-from gpuplane.core.config.flags import FLAG_BY_NAME
-from gpuplane.core.config.flagvalues import find_text_and_source
-from gpuplane.host.kernellog import host_pids
+from gpuplane.node.core.config.flags import FLAG_BY_NAME
+from gpuplane.node.core.config.flagvalues import find_text_and_source
+from gpuplane.node.host.kernellog import host_pids
 
 HERE, HOST = "driver-root-ctr-path", "driver-root"
 MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))

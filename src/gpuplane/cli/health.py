@@ -14,23 +14,23 @@ from gpuplane.cli.options import as_json
 from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Duration, boottime, span, wall
-from gpuplane.core.allocations import held_allocations
-from gpuplane.core.commands import INSPECT_HEALTH, command_line
-from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.faults.cataloguetable import catalogue_table
-from gpuplane.core.health.context import holders_of
-from gpuplane.core.health.devicehealth import health_with_parents
-from gpuplane.core.kinds.nvidia.gpu import GPU
-from gpuplane.core.kinds.table import kind_of
-from gpuplane.core.lookup import find_device
-from gpuplane.core.requests import driver_release_reason
-from gpuplane.core.shares import unit_of
 from gpuplane.kubernetes.podref import ADMITTED_TEXT
-from gpuplane.model.config import Settings
-from gpuplane.model.control import MAX_DRAIN_SECONDS, DrainDevice, NodeState, RestoreDevice
-from gpuplane.model.encoding import format_json
-from gpuplane.model.health import NODE_RECORD_KEY, DeviceHealth, DeviceRecord, HealthRecords
-from gpuplane.model.status import plugin_part
+from gpuplane.node.core.allocations import held_allocations
+from gpuplane.node.core.commands import INSPECT_HEALTH, command_line
+from gpuplane.node.core.devicenames import describe_devices
+from gpuplane.node.core.faults.cataloguetable import catalogue_table
+from gpuplane.node.core.health.context import holders_of
+from gpuplane.node.core.health.devicehealth import health_with_parents
+from gpuplane.node.core.kinds.nvidia.gpu import GPU
+from gpuplane.node.core.kinds.table import kind_of
+from gpuplane.node.core.lookup import find_device
+from gpuplane.node.core.requests import driver_release_reason
+from gpuplane.node.core.shares import unit_of
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.control import MAX_DRAIN_SECONDS, DrainDevice, NodeState, RestoreDevice
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.health import NODE_RECORD_KEY, DeviceHealth, DeviceRecord, HealthRecords
+from gpuplane.node.model.status import plugin_part
 
 LOOKS = 3.0
 """Seconds within which looks show what was mended just before."""

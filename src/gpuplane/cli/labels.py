@@ -11,10 +11,10 @@ from gpuplane.base.value import Value
 from gpuplane.cli.connection import show, state_dir
 from gpuplane.cli.described import snapshot_of
 from gpuplane.cli.options import PATH, Machine, misuse
-from gpuplane.core.advertising import missing_information_reason
-from gpuplane.core.labels.featurelabels import feature_labels
-from gpuplane.model.encoding import format_json
-from gpuplane.model.views import FeatureLabel
+from gpuplane.node.core.advertising import missing_information_reason
+from gpuplane.node.core.labels.featurelabels import feature_labels
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.views import FeatureLabel
 
 HEADS = ("LABEL", "VALUE", "KNOWN FROM")
 

@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuplane.hardware import Hardware
-from gpuplane.hardware.profiles import find
-from gpuplane.host.filewatch import contents
+from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware.profiles import find
+from gpuplane.node.host.filewatch import contents
 
 if TYPE_CHECKING:
     import socket
@@ -37,7 +37,7 @@ def hardware(
     `host_pids`: whether the numbers of processes are the host's here. `first`: see `cli/firstdriver.py`.
     """
     if machine == NVML:
-        from gpuplane.hardware.nvidia import Nvidia
+        from gpuplane.node.hardware.nvidia import Nvidia
 
         nodes = dev_root or (driver_root if driver_root != Path("/") else host_root)
         return Nvidia(
@@ -50,7 +50,7 @@ def hardware(
             host_pids=host_pids,
             first=first,
         )
-    from gpuplane.hardware.described import Described
+    from gpuplane.node.hardware.described import Described
 
     file = _existing(find(machine))
     return Described(contents(file, every=0.2), file.name)
@@ -63,7 +63,7 @@ def plain_devices(machine: str, devices_file: str, host_root: Path) -> Hardware 
     """
     if machine == NVML and not devices_file:
         return None
-    from gpuplane.hardware.plaindevices import PlainDevices
+    from gpuplane.node.hardware.plaindevices import PlainDevices
 
     if devices_file:
         file = _existing(Path(devices_file))

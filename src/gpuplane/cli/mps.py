@@ -13,10 +13,10 @@ import click
 
 from gpuplane.cli.options import PATH, OneOf
 from gpuplane.cli.say import told
-from gpuplane.host.mps.files import FOLDER, WANTED
-from gpuplane.host.mps.keeper import Tools
-from gpuplane.host.mps.supervisor import Supervisor
-from gpuplane.model.config import Settings
+from gpuplane.node.host.mps.files import FOLDER, WANTED
+from gpuplane.node.host.mps.keeper import Tools
+from gpuplane.node.host.mps.supervisor import Supervisor
+from gpuplane.node.model.config import Settings
 from gpuplane.service import logs
 
 log = logging.getLogger("gpuplane.mps")

@@ -14,10 +14,10 @@ from gpuplane.base.value import Value
 from gpuplane.cli import ending
 from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.say import fail, say
-from gpuplane.core.runtimes.plan import ChangeRecord, FileChange, format_version, unified_diff
-from gpuplane.host.runtimes import memories
-from gpuplane.host.runtimes.sources import Failed, Judged, Wish, judge
-from gpuplane.model.encoding import format_json
+from gpuplane.node.core.runtimes.plan import ChangeRecord, FileChange, format_version, unified_diff
+from gpuplane.node.host.runtimes import memories
+from gpuplane.node.host.runtimes.sources import Failed, Judged, Wish, judge
+from gpuplane.node.model.encoding import format_json
 
 STATE_DIR = Path("/var/lib/gpuplane-runtime")
 """Not the agent's, which its container can write: what is remembered decides what root writes where."""

@@ -19,13 +19,13 @@ from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
 from gpuplane.cli.progress import progress_bar
 from gpuplane.cli.say import say, told
-from gpuplane.model.encoding import format_json
-from gpuplane.placement.configuration import POLICY_NAMES, UnknownPolicy, parse_policy
+from gpuplane.cluster.engine.configuration import POLICY_NAMES, UnknownPolicy, parse_policy
+from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
-    from gpuplane.placement.simulation.report import Report
-    from gpuplane.placement.simulation.scenario import Scenario
-    from gpuplane.placement.simulation.workers import Trace
+    from gpuplane.cluster.simulation.report import Report
+    from gpuplane.cluster.simulation.scenario import Scenario
+    from gpuplane.cluster.simulation.workers import Trace
 
 QUEUES = ("none", "fifo", "backfill")
 SUFFIXES = (".png", ".svg")
@@ -174,7 +174,7 @@ def command(
         if out is not None:
             check_output(out, nodes, pods, saved, kubeconfig, picture if out is as_csv else None)
 
-    from gpuplane.placement.simulation.scenario import Queue, Scenario
+    from gpuplane.cluster.simulation.scenario import Queue, Scenario
 
     assert queue in get_args(Queue)
     scenario = Scenario(arrivals, departures, queue)  # type: ignore[arg-type]
@@ -184,8 +184,8 @@ def command(
 
 def read_trace(nodes: Path, pods: Path) -> "Trace":
     """Nodes and pods of two files. Raises ClickException."""
-    from gpuplane.placement.simulation import trace
-    from gpuplane.placement.simulation.workers import Trace
+    from gpuplane.cluster.simulation import trace
+    from gpuplane.cluster.simulation.workers import Trace
 
     try:
         found = trace.read_nodes(files.read(nodes, trace.MAX_BYTES), str(nodes))
@@ -199,7 +199,7 @@ def read_trace(nodes: Path, pods: Path) -> "Trace":
 def read_cluster(kubeconfig: Path | None, saved: Path | None) -> "Trace":
     """Nodes and pods of a cluster. Raises ClickException."""
     seen = read(kubeconfig, saved, unsaid=OF_HOLDERS)
-    from gpuplane.placement.simulation.clusters import trace_of, without_impossible
+    from gpuplane.cluster.simulation.clusters import trace_of, without_impossible
 
     trace = trace_of(seen)
     played = without_impossible(trace)
@@ -232,8 +232,8 @@ def simulate(
 ) -> None:
     """Play all runs, and print and write what they show. Raises ClickException."""
     from gpuplane.cli import simulated
-    from gpuplane.placement.simulation.scenario import Impossible
-    from gpuplane.placement.simulation.workers import WorkerEnded
+    from gpuplane.cluster.simulation.scenario import Impossible
+    from gpuplane.cluster.simulation.workers import WorkerEnded
 
     try:
         report = play(trace, scenario, policies, seeds, fewer, processes)
@@ -264,7 +264,7 @@ def _write_files(report: "Report", as_csv: Path | None, picture: Path | None) ->
         if as_csv is not None:
             write_output(as_csv, simulated.csv_of(report))
         if picture is not None:
-            from gpuplane.placement.simulation.plot import plot
+            from gpuplane.cluster.simulation.plot import plot
 
             write_output(picture, plot(report, picture.suffix))
     except click.ClickException as error:
@@ -281,10 +281,10 @@ def play(
     processes: int | None = None,
 ) -> "Report":
     """All runs, on all cores. Raises Impossible, WorkerEnded."""
-    from gpuplane.placement.simulation.replay import capacity_milli
-    from gpuplane.placement.simulation.report import report
-    from gpuplane.placement.simulation.scenario import arrivals
-    from gpuplane.placement.simulation.workers import Ask, cores, workers
+    from gpuplane.cluster.simulation.replay import capacity_milli
+    from gpuplane.cluster.simulation.report import report
+    from gpuplane.cluster.simulation.scenario import arrivals
+    from gpuplane.cluster.simulation.workers import Ask, cores, workers
 
     capacity = capacity_milli(trace.nodes)
     arrivals(trace.pods, capacity, scenario, seeds[0])  # raises what each run would

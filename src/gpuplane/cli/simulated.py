@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from gpuplane.base.text import format_count
 from gpuplane.cli.times import span
-from gpuplane.placement.simulation.report import PolicyFigures, Report
-from gpuplane.placement.simulation.results import Difference, MeanAndSd, Run
+from gpuplane.cluster.simulation.report import PolicyFigures, Report
+from gpuplane.cluster.simulation.results import Difference, MeanAndSd, Run
 
 COLUMNS = ("policy", "seed", "measure", "at", "value")
 END = "end"

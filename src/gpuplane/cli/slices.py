@@ -11,16 +11,16 @@ from gpuplane.cli.connection import ask, node_state, state_dir
 from gpuplane.cli.described import snapshot_of
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
 from gpuplane.cli.say import marked
-from gpuplane.core.advertising import missing_information_reason
-from gpuplane.core.dra.publishing import manifest
-from gpuplane.core.dra.slices import resource_slices
-from gpuplane.core.reports.slices import report_slices
-from gpuplane.model.config import DraSettings, Settings
-from gpuplane.model.control import GetNodeState
-from gpuplane.model.encoding import format_json
-from gpuplane.model.inspection import SliceShown, SlicesShown
-from gpuplane.model.resourceslices import ResourceSlice
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.node.core.advertising import missing_information_reason
+from gpuplane.node.core.dra.publishing import manifest
+from gpuplane.node.core.dra.slices import resource_slices
+from gpuplane.node.core.reports.slices import report_slices
+from gpuplane.node.model.config import DraSettings, Settings
+from gpuplane.node.model.control import GetNodeState
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.inspection import SliceShown, SlicesShown
+from gpuplane.node.model.resourceslices import ResourceSlice
+from gpuplane.node.model.snapshot import Snapshot
 
 HEADS = ("GPU", "DEVICE", "STATE", "TAINTS", "DIFFERS IN")
 

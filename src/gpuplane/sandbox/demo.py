@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from gpuplane.base.text import join_first_names
-from gpuplane.model.cdi import ContainerEdits
-from gpuplane.model.machine import MachineFile
+from gpuplane.node.model.cdi import ContainerEdits
+from gpuplane.node.model.machine import MachineFile
 from gpuplane.sandbox import claimscene, migscene
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod

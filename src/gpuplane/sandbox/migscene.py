@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane.core.partitions.cards import profiles_of
-from gpuplane.model.machine import Gpu
+from gpuplane.node.core.partitions.cards import profiles_of
+from gpuplane.node.model.machine import Gpu
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import msgspec
 
-from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
+from gpuplane.node.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from gpuplane.sandbox.kubelet.manager import PluginGap

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 
 from gpuplane.cli.cdi import command
 from gpuplane.cli.cdi.asked import OPTIONS
-from gpuplane.core.containers.cdi.validation import all_spec_problems
-from gpuplane.model.cdi import Spec
+from gpuplane.node.core.containers.cdi.validation import all_spec_problems
+from gpuplane.node.model.cdi import Spec
 from tests.golden import Golden
 
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"

@@ -18,14 +18,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.cdi import command
-from gpuplane.core.advertising import offer
-from gpuplane.model.control import ControlResponse, NodeState
-from gpuplane.model.encoding import encode
-from gpuplane.model.machine import Machine
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.model.control import ControlResponse, NodeState
+from gpuplane.node.model.encoding import encode
+from gpuplane.node.model.machine import Machine
+from gpuplane.node.model.snapshot import Snapshot
 from tests.golden import Golden
 
-DATA = Path(__file__).parents[2] / "core/containers/registry/testdata"
+DATA = Path(__file__).parents[2] / "node/core/containers/registry/testdata"
 BAD = "cdiVersion: 0.3.0\nkind: nvidia.com/gpu\ndevices:\n- name: '0'\n  containerEdits: {env: [A]}\n"
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.containers.cdi.names import CDI_KINDS, VENDOR
+from gpuplane.node.core.containers.cdi.names import CDI_KINDS, VENDOR
 from gpuplane.sandbox.kubelet import pod
-from tests.agent.test_cdi import GPUS, made
-from tests.agent.test_process import gpuplane
-from tests.host.cdi.world import GPU, Place, document
+from tests.node.agent.test_cdi import GPUS, made
+from tests.node.agent.test_process import gpuplane
+from tests.node.host.cdi.world import GPU, Place, document
 
 
 @pytest.fixture

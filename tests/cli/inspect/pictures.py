@@ -3,15 +3,15 @@
 from rich.console import Console
 
 from gpuplane.cli.inspect.page import Page, Write, page
-from gpuplane.core.advertising import offer
-from gpuplane.core.reports.inspection.report import build_inspection
-from gpuplane.core.step import step
-from gpuplane.hardware.machinefile import read
-from gpuplane.hardware.profiles import find
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import ReplicatedResource, Settings, Sharing
-from gpuplane.model.control import AgentInfo, NodeState
-from gpuplane.model.facts import (
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.reports.inspection.report import build_inspection
+from gpuplane.node.core.step import step
+from gpuplane.node.hardware.machinefile import read
+from gpuplane.node.hardware.profiles import find
+from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing
+from gpuplane.node.model.control import AgentInfo, NodeState
+from gpuplane.node.model.facts import (
     AllocationsListed,
     ConfigLoaded,
     DrainRequested,
@@ -20,12 +20,12 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
-from gpuplane.model.health import Drain
-from gpuplane.model.inspection import Inspection
-from gpuplane.model.machine import Fault, Gpu, Machine, Mig
-from gpuplane.model.sharelayout import TIME_SLICES
-from gpuplane.model.snapshot import Allocation, Snapshot, StoredLedger
-from gpuplane.model.status import Part, Status
+from gpuplane.node.model.health import Drain
+from gpuplane.node.model.inspection import Inspection
+from gpuplane.node.model.machine import Fault, Gpu, Machine, Mig
+from gpuplane.node.model.sharelayout import TIME_SLICES
+from gpuplane.node.model.snapshot import Allocation, Snapshot, StoredLedger
+from gpuplane.node.model.status import Part, Status
 
 WALL = 1_800_000_000.0
 """When pictures are asked for: 2027-01-15T08:00:00Z."""

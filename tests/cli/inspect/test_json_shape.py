@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.core.reports.inspection.report import build_inspection, health_inspection, inspection_without_times
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import ReplicatedResource, Settings, Sharing
-from gpuplane.model.control import NodeState
-from gpuplane.model.encoding import format_json
-from gpuplane.model.facts import (
+from gpuplane.node.core.reports.inspection.report import build_inspection, health_inspection, inspection_without_times
+from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing
+from gpuplane.node.model.control import NodeState
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.facts import (
     AllocateAnswered,
     AllocationsListed,
     ConfigLoaded,
@@ -24,12 +24,12 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
-from gpuplane.model.health import DeviceHealth, Drain
-from gpuplane.model.inspection import Device, Inspection, Node
-from gpuplane.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
-from gpuplane.model.sharelayout import TIME_SLICES
-from gpuplane.model.snapshot import Allocation, DriverRelease
-from gpuplane.model.status import CONFIG, Status
+from gpuplane.node.model.health import DeviceHealth, Drain
+from gpuplane.node.model.inspection import Device, Inspection, Node
+from gpuplane.node.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
+from gpuplane.node.model.sharelayout import TIME_SLICES
+from gpuplane.node.model.snapshot import Allocation, DriverRelease
+from gpuplane.node.model.status import CONFIG, Status
 from tests import golden
 from tests.cli.inspect.pictures import ABOUT, WALL, inspected, picture, shares, ward
 from tests.cli.inspect.test_terminal_page import NODES

@@ -2,9 +2,9 @@
 
 from gpuplane.cli.inspect.lines import health_lines, lines
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import Settings
-from gpuplane.model.control import NodeState
-from gpuplane.model.facts import (
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.control import NodeState
+from gpuplane.node.model.facts import (
     AllocationsListed,
     ConfigLoaded,
     DrainRequested,
@@ -12,8 +12,8 @@ from gpuplane.model.facts import (
     MachineObserved,
     StatusChanged,
 )
-from gpuplane.model.snapshot import Allocation, DriverRelease
-from gpuplane.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.snapshot import Allocation, DriverRelease
+from gpuplane.node.model.status import DRIVER, DriverStatus
 from tests.cli.inspect.pictures import GPU, MISSING, inspected, picture, profile, shares, ward
 from tests.golden import Golden
 

@@ -5,7 +5,7 @@ import pytest
 from gpuplane.cli.inspect.lines import lines as tab_separated
 from gpuplane.cli.inspect.page import health_page
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import (
+from gpuplane.node.model.config import (
     DraSettings,
     MemorySharedResource,
     NodeObjectRequests,
@@ -14,8 +14,8 @@ from gpuplane.model.config import (
     Settings,
     Sharing,
 )
-from gpuplane.model.control import AgentInfo, NodeState
-from gpuplane.model.facts import (
+from gpuplane.node.model.control import AgentInfo, NodeState
+from gpuplane.node.model.facts import (
     AllocationsListed,
     ConfigLoaded,
     DrainRequested,
@@ -25,11 +25,11 @@ from gpuplane.model.facts import (
     NodeRequestsChanged,
     StatusChanged,
 )
-from gpuplane.model.machine import Machine
-from gpuplane.model.partitions import LayoutRequest
-from gpuplane.model.sharelayout import TIME_SLICES
-from gpuplane.model.snapshot import Allocation, DriverRelease
-from gpuplane.model.status import (
+from gpuplane.node.model.machine import Machine
+from gpuplane.node.model.partitions import LayoutRequest
+from gpuplane.node.model.sharelayout import TIME_SLICES
+from gpuplane.node.model.snapshot import Allocation, DriverRelease
+from gpuplane.node.model.status import (
     DRIVER,
     KUBELET_LOCK,
     MPS_SUPERVISOR,
@@ -40,7 +40,7 @@ from gpuplane.model.status import (
     TurnStatus,
     plugin_part,
 )
-from gpuplane.model.status import SLICES as SLICES_PART
+from gpuplane.node.model.status import SLICES as SLICES_PART
 from tests.cli.inspect.pictures import ABOUT, GPU, MARKED, MISSING, drawn, inspected, picture, profile, shares, ward
 from tests.golden import Golden
 

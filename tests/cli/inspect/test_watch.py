@@ -18,9 +18,9 @@ from typing import Self
 import pytest
 
 from gpuplane.sandbox.kubelet import Kubelet
-from tests.agent.test_process import GPU, Place, gpuplane
 from tests.cli.terminals import screen
 from tests.golden import Golden
+from tests.node.agent.test_process import GPU, Place, gpuplane
 
 
 @pytest.fixture

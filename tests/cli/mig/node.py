@@ -9,15 +9,15 @@ from typing import Any
 import click
 from click.testing import CliRunner, Result
 
-from gpuplane.agent.control import control
-from gpuplane.agent.node import Node
 from gpuplane.cli import commands
-from gpuplane.core.partitions.names import profile_name
-from gpuplane.hardware.repartition import keep_partitions
-from gpuplane.host.state import keep_stored
 from gpuplane.kubernetes.podref import PodRef
-from gpuplane.model.config import Settings
-from gpuplane.model.facts import (
+from gpuplane.node.agent.control import control
+from gpuplane.node.agent.node import Node
+from gpuplane.node.core.partitions.names import profile_name
+from gpuplane.node.hardware.repartition import keep_partitions
+from gpuplane.node.host.state import keep_stored
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.facts import (
     Action,
     AllocationsListed,
     ChangePartition,
@@ -27,12 +27,12 @@ from gpuplane.model.facts import (
     PartitionChangeFinished,
     StatusChanged,
 )
-from gpuplane.model.machine import Gpu, Machine, Mig, MigDevice
-from gpuplane.model.partitions import ChangeProblem, ResetGpu, SetMigMode
-from gpuplane.model.snapshot import Allocation, Snapshot
-from gpuplane.model.status import DRIVER, DriverStatus
-from gpuplane.model.telemetry import Sample
-from tests.core.partitions.tables import FOUR, SEVEN, Card, Placement, Profiles, by_id
+from gpuplane.node.model.machine import Gpu, Machine, Mig, MigDevice
+from gpuplane.node.model.partitions import ChangeProblem, ResetGpu, SetMigMode
+from gpuplane.node.model.snapshot import Allocation, Snapshot
+from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.telemetry import Sample
+from tests.node.core.partitions.tables import FOUR, SEVEN, Card, Placement, Profiles, by_id
 
 
 class CardGpu:

@@ -9,18 +9,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpuplane.agent.control import answer
-from gpuplane.core.advertising import offer
-from gpuplane.core.reports.inspection.report import build_inspection
-from gpuplane.model.config import NodeObjectRequests, PartitionSettings, Settings
-from gpuplane.model.control import AgentInfo, NodeState, RequestLayouts
-from gpuplane.model.facts import ConfigLoaded, NodeRequestsChanged
-from gpuplane.model.inspection import RequestedLayouts
-from gpuplane.model.partitions import GpuLayout, LayoutRequest
+from gpuplane.node.agent.control import answer
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.reports.inspection.report import build_inspection
+from gpuplane.node.model.config import NodeObjectRequests, PartitionSettings, Settings
+from gpuplane.node.model.control import AgentInfo, NodeState, RequestLayouts
+from gpuplane.node.model.facts import ConfigLoaded, NodeRequestsChanged
+from gpuplane.node.model.inspection import RequestedLayouts
+from gpuplane.node.model.partitions import GpuLayout, LayoutRequest
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.cli.mig.node import Agent, CardGpu, Driver, an_agent, layouts_file
-from tests.core.partitions.tables import FOUR, SEVEN
+from tests.node.core.partitions.tables import FOUR, SEVEN
 
 CONFIGS = {
     "too-much": "devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 3}",

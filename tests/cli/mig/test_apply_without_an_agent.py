@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from gpuplane.base.files import directory
-from gpuplane.host.lock import open_lock, take
+from gpuplane.node.host.lock import open_lock, take
 from tests.cli.mig.node import CardGpu, Driver, layouts_file, mig
-from tests.core.partitions.tables import FOUR, SEVEN
+from tests.node.core.partitions.tables import FOUR, SEVEN
 
 BOTH = {
     "halves": "devices: [0], mig-enabled: true, mig-devices: {3g.40gb: 2}",

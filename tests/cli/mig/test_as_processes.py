@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod
-from tests.agent.test_process import Place, gpuplane
 from tests.cli.mig.node import layouts_file
 from tests.cli.test_program import GPUPLANE, ended
+from tests.node.agent.test_process import Place, gpuplane
 
 MACHINE = "a100-mig"
 HALF, SEVENTH = "nvidia.com/mig-3g.40gb", "nvidia.com/mig-1g.10gb"

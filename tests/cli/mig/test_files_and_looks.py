@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuplane.core.partitions.migparted import parse_configs
+from gpuplane.node.core.partitions.migparted import parse_configs
 from tests.cli.test_program import ended
 
-CONFIGS = Path(__file__).parents[2] / "core/partitions/configs"
+CONFIGS = Path(__file__).parents[2] / "node/core/partitions/configs"
 DEFAULT, CUSTOM = CONFIGS / "default.yaml", CONFIGS / "a100.yaml"
 
 

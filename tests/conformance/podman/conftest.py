@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.podman.box import SPECS, Failed, Podman, Seen, missing
 from tests.conformance.podman.node import Node, install
-from tests.host.hook import build
+from tests.node.host.hook import build
 from tests.once import once
 
 

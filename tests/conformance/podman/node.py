@@ -6,7 +6,7 @@ import msgspec
 from click.testing import CliRunner
 
 from gpuplane.cli.cdi import command
-from gpuplane.model.machine import (
+from gpuplane.node.model.machine import (
     DeviceNodeStat,
     Driver,
     DriverFile,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.core.containers.cdi.names import VENDOR
+from gpuplane.node.core.containers.cdi.names import VENDOR
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, pod
 from tests.conformance.podman.box import Failed, Podman, Seen
 from tests.conformance.podman.node import (
@@ -19,7 +19,7 @@ from tests.conformance.podman.node import (
     install,
     machine,
 )
-from tests.hardware.driver.standin import StandIn
+from tests.node.hardware.driver.standin import StandIn
 
 pytestmark = pytest.mark.xdist_group("podman")  # what has one store is not used by two workers
 GPU = "nvidia.com/gpu"

@@ -5,9 +5,9 @@ from textwrap import dedent
 
 import pytest
 
-from gpuplane.core.containers.cdi.registry import Registry, UnresolvableDevices, build_registry, resolve_devices
-from gpuplane.core.containers.cdi.validation import all_spec_problems
-from gpuplane.host.specfiles import found
+from gpuplane.node.core.containers.cdi.registry import Registry, UnresolvableDevices, build_registry, resolve_devices
+from gpuplane.node.core.containers.cdi.validation import all_spec_problems
+from gpuplane.node.host.specfiles import found
 from tests.conformance.podman.box import Failed, Podman, Seen
 
 pytestmark = pytest.mark.xdist_group("podman")  # what has one store is not used by two workers

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.agent.test_metrics_and_health_pages import free_port
 from tests.deploy.kustomize import Json
+from tests.node.agent.test_metrics_and_health_pages import free_port
 
 PATIENCE = 60  # seconds; a busy machine may take long
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from gpuplane.core.reports.news import READY_TO_TAKE_OVER_TEXT
+from gpuplane.node.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.pods import pod
-from tests.agent.test_metrics_and_health_pages import free_port, get
-from tests.agent.test_process import gpuplane
+from tests.node.agent.test_metrics_and_health_pages import free_port, get
+from tests.node.agent.test_process import gpuplane
 
 SHARED, BUSY, SPLIT, IDLE, BROKEN, DRAINED, TO_RESET = range(7)
 """What each GPU is, by its index."""

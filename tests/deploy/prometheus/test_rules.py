@@ -12,8 +12,8 @@ import yaml
 from click.testing import CliRunner
 
 from gpuplane.cli import runbook
-from gpuplane.core.kinds.table import FAULTS
-from gpuplane.core.telemetry.counters import DEFAULT_COUNTERS
+from gpuplane.node.core.kinds.table import FAULTS
+from gpuplane.node.core.telemetry.counters import DEFAULT_COUNTERS
 from tests.deploy.kustomize import DEPLOY
 from tests.deploy.prometheus.rules import RULE_TESTS, RULES, alerts, expectations, promtool, records, rules
 from tests.golden import compare

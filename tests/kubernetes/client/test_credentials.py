@@ -11,12 +11,12 @@ import msgspec
 import psutil
 import pytest
 
-from gpuplane.apiserver import node as watching
-from gpuplane.apiserver.node import CONFIG_LABEL
-from gpuplane.core.requests import node_requests
 from gpuplane.kubernetes.client import credentials
+from gpuplane.node.apiserver import node as watching
+from gpuplane.node.apiserver.node import CONFIG_LABEL
+from gpuplane.node.core.requests import node_requests
 from gpuplane.sandbox.apiserver.server import ApiServer
-from tests.apiserver.test_node_requests import PATH, following, node_object
+from tests.node.apiserver.test_node_requests import PATH, following, node_object
 from tests.texts import as_shown
 
 GOOD = """

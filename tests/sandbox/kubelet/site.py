@@ -9,8 +9,8 @@ from uuid import uuid4
 import grpc
 import msgspec
 
-from gpuplane.kubelet.protocols import podresources_pb2 as pb
-from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
+from gpuplane.node.kubelet.protocols import podresources_pb2 as pb
+from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerStub
 from gpuplane.sandbox.kubelet import Container, ContainerClaim, DraTimes, GivenClaims, Kubelet, Pod, PodClaim
 
 from .toyplugin import DRIVER, POOL, ToyPlugin

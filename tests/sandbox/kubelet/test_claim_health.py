@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane.kubelet.protocols import drahealth_pb2 as pb
+from gpuplane.node.kubelet.protocols import drahealth_pb2 as pb
 from gpuplane.sandbox.kubelet import Pod
 
 from .site import NEVER, TIMES, Site, cdi, dra_node

@@ -14,15 +14,15 @@ from typing import Any, cast
 
 import grpc
 
-from gpuplane.kubelet.protocols import dra_v1_pb2 as v1
-from gpuplane.kubelet.protocols import dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
-from gpuplane.kubelet.protocols import drahealth_pb2 as health
-from gpuplane.kubelet.protocols import pluginregistration_pb2 as registration
-from gpuplane.kubelet.protocols.drahealth_pb2_grpc import (
+from gpuplane.node.kubelet.protocols import dra_v1_pb2 as v1
+from gpuplane.node.kubelet.protocols import dra_v1_pb2_grpc, dra_v1beta1_pb2, dra_v1beta1_pb2_grpc
+from gpuplane.node.kubelet.protocols import drahealth_pb2 as health
+from gpuplane.node.kubelet.protocols import pluginregistration_pb2 as registration
+from gpuplane.node.kubelet.protocols.drahealth_pb2_grpc import (
     DRAResourceHealthServicer,
     add_DRAResourceHealthServicer_to_server,
 )
-from gpuplane.kubelet.protocols.pluginregistration_pb2_grpc import (
+from gpuplane.node.kubelet.protocols.pluginregistration_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )

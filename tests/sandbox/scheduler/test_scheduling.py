@@ -152,7 +152,7 @@ def test_an_unused_allocation_on_a_wrong_node_is_dropped() -> None:
 
 
 def test_a_slice_is_for_the_nodes_that_its_selector_matches() -> None:
-    """What matches is held in tests/core/test_nodeselection.py."""
+    """What matches is held in tests/node/core/test_nodeselection.py."""
     selector = NodeSelector((NodeSelectorTerm((Requirement("n", "In", ("5",)),)),))
 
     assert matches_node(selector, node("a", n="5"))

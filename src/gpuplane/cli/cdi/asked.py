@@ -15,8 +15,8 @@ from gpuplane.base.strict import closest_match
 from gpuplane.base.text import Text
 from gpuplane.cli.options import OneOf
 from gpuplane.cli.say import say
-from gpuplane.core.config.flags import CDI_FEATURE_FLAGS, CDI_HOOK_NAMES
-from gpuplane.core.containers.cdi.specrequest import (
+from gpuplane.node.core.config.flags import CDI_FEATURE_FLAGS, CDI_HOOK_NAMES
+from gpuplane.node.core.containers.cdi.specrequest import (
     ALL_NAME,
     NONE_NAME,
     HookProgram,
@@ -24,10 +24,10 @@ from gpuplane.core.containers.cdi.specrequest import (
     SpecMode,
     SpecOptions,
 )
-from gpuplane.core.containers.cdi.validation import all_spec_problems
-from gpuplane.core.containers.cdi.version import LOWEST_WRITTEN_VERSION
-from gpuplane.host.cdi.hook import INSTALLED, look
-from gpuplane.model.cdi import Spec
+from gpuplane.node.core.containers.cdi.validation import all_spec_problems
+from gpuplane.node.core.containers.cdi.version import LOWEST_WRITTEN_VERSION
+from gpuplane.node.host.cdi.hook import INSTALLED, look
+from gpuplane.node.model.cdi import Spec
 
 KINDS: dict[SpecMode, str] = {
     "gpu": "nvidia.com/gpu",

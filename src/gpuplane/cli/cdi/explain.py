@@ -13,18 +13,18 @@ from gpuplane.cli import connection
 from gpuplane.cli.cdi.specdirs import known, spec_dir
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.say import columns, fitted, say
-from gpuplane.core.containers.cdi.explanation import (
+from gpuplane.node.core.containers.cdi.explanation import (
     DeviceResolution,
     EditExplanation,
     EditKind,
     Explanation,
     explain_devices,
 )
-from gpuplane.core.containers.cdi.hookactions import HookAction
-from gpuplane.core.containers.cdi.names import CDI_KINDS
-from gpuplane.core.containers.cdi.registry import Registry
-from gpuplane.model.cdi import Mount
-from gpuplane.model.encoding import format_json
+from gpuplane.node.core.containers.cdi.hookactions import HookAction
+from gpuplane.node.core.containers.cdi.names import CDI_KINDS
+from gpuplane.node.core.containers.cdi.registry import Registry
+from gpuplane.node.model.cdi import Mount
+from gpuplane.node.model.encoding import format_json
 
 TITLES: dict[EditKind, str] = {
     "node": "device nodes",

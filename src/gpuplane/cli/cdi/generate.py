@@ -15,15 +15,15 @@ from gpuplane.cli.cdi.idle import idle
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import say
 from gpuplane.cli.times import Amount
-from gpuplane.core.containers.cdi.specbuilder import build_spec
-from gpuplane.core.containers.cdi.specrequest import SpecOptions
-from gpuplane.core.containers.cdi.validation import all_spec_problems
-from gpuplane.hardware.once import Unseen, look
-from gpuplane.hardware.profiles import Unknown
-from gpuplane.host.cdi.directory import replace
-from gpuplane.model.cdi import Spec
-from gpuplane.model.encoding import format_json
-from gpuplane.model.machine import Machine
+from gpuplane.node.core.containers.cdi.specbuilder import build_spec
+from gpuplane.node.core.containers.cdi.specrequest import SpecOptions
+from gpuplane.node.core.containers.cdi.validation import all_spec_problems
+from gpuplane.node.hardware.once import Unseen, look
+from gpuplane.node.hardware.profiles import Unknown
+from gpuplane.node.host.cdi.directory import replace
+from gpuplane.node.model.cdi import Spec
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.machine import Machine
 
 
 @click.command()

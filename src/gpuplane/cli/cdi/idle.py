@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpuplane.cli.cdi.asked import OPTIONS, WITHOUT_EFFECT, parameter
-from gpuplane.core.containers.cdi.hooks import ALL_HOOKS, UPDATE_APPLICATION_PROFILE
-from gpuplane.core.containers.cdi.specrequest import SpecMode, SpecOptions
-from gpuplane.host.cdi.hook import INSTALLED
+from gpuplane.node.core.containers.cdi.hooks import ALL_HOOKS, UPDATE_APPLICATION_PROFILE
+from gpuplane.node.core.containers.cdi.specrequest import SpecMode, SpecOptions
+from gpuplane.node.host.cdi.hook import INSTALLED
 
 HOOKS = ("--hook", "--hook-path", "--nvidia-cdi-hook-path", "--disable-hook", "--enable-hook")
 MODES: Mapping[str, tuple[SpecMode, ...]] = {

@@ -8,8 +8,8 @@ import click
 from gpuplane.base.text import tab_separated
 from gpuplane.cli.cdi.specdirs import known, looked_into, spec_dir, troubles
 from gpuplane.cli.say import marked, say
-from gpuplane.core.containers.cdi.registry import Registry
-from gpuplane.model.encoding import format_json
+from gpuplane.node.core.containers.cdi.registry import Registry
+from gpuplane.node.model.encoding import format_json
 
 
 @click.command(name="list")

@@ -13,12 +13,12 @@ from gpuplane.cli.agent import CDI
 from gpuplane.cli.connection import NoAgent, show, state_dir
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say, told
-from gpuplane.core.allocations import held_allocations
-from gpuplane.core.containers.cdi.desiredspecs import desired_specs
-from gpuplane.host.cdi.directory import OURS, remove
-from gpuplane.kubelet.podresources import read_allocations
 from gpuplane.kubernetes.podref import ADMITTED_TEXT
-from gpuplane.model.snapshot import Allocation
+from gpuplane.node.core.allocations import held_allocations
+from gpuplane.node.core.containers.cdi.desiredspecs import desired_specs
+from gpuplane.node.host.cdi.directory import OURS, remove
+from gpuplane.node.kubelet.podresources import read_allocations
+from gpuplane.node.model.snapshot import Allocation
 
 
 @click.command()

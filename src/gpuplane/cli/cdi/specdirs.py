@@ -8,8 +8,8 @@ import click
 
 from gpuplane.base.text import format_count, join_first_names
 from gpuplane.cli.options import PATH
-from gpuplane.core.containers.cdi.registry import DEFAULT_SPEC_DIRECTORIES, Registry, build_registry
-from gpuplane.host.specfiles import found, paths
+from gpuplane.node.core.containers.cdi.registry import DEFAULT_SPEC_DIRECTORIES, Registry, build_registry
+from gpuplane.node.host.specfiles import found, paths
 
 FEW = 3
 """So many names of those that files have in common are told."""

@@ -14,10 +14,10 @@ from gpuplane.base.text import format_count
 from gpuplane.base.value import Value
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import say
-from gpuplane.core.containers.cdi.validation import all_spec_problems, parse_spec, runtime_refusal_problems
-from gpuplane.core.containers.cdi.version import lowest_version
-from gpuplane.host.specfiles import content
-from gpuplane.model.encoding import format_json
+from gpuplane.node.core.containers.cdi.validation import all_spec_problems, parse_spec, runtime_refusal_problems
+from gpuplane.node.core.containers.cdi.version import lowest_version
+from gpuplane.node.host.specfiles import content
+from gpuplane.node.model.encoding import format_json
 
 
 class Judged(Value):

@@ -1,7 +1,7 @@
 """`gpuplane inspect`: what a running agent knows, and what it makes the node advertise.
 
 People get a page, programs lines or a JSON document; docs/inspect.md describes them. All are made of one inspection
-(`gpuplane.model.inspection`).
+(`gpuplane.node.model.inspection`).
 """
 
 import sys
@@ -14,10 +14,10 @@ import msgspec
 
 from gpuplane.cli.connection import STATE_DIR, ask, node_state, show, state_dir
 from gpuplane.cli.options import OneOf
-from gpuplane.core.reports.inspection.report import build_inspection, health_inspection
-from gpuplane.model.control import GetNodeState
-from gpuplane.model.encoding import format_json
-from gpuplane.model.inspection import HealthInspection, Inspection
+from gpuplane.node.core.reports.inspection.report import build_inspection, health_inspection
+from gpuplane.node.model.control import GetNodeState
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.inspection import HealthInspection, Inspection
 
 
 @click.command()

@@ -19,8 +19,8 @@ from gpuplane.cli.inspect.rows import (
     uncounted_beside_waiting,
     until,
 )
-from gpuplane.core.dra.twice import OFFERED_TWICE_TEXT
-from gpuplane.model.inspection import Device, Inspection, Node
+from gpuplane.node.core.dra.twice import OFFERED_TWICE_TEXT
+from gpuplane.node.model.inspection import Device, Inspection, Node
 
 
 def lines(whole: Inspection) -> Iterator[str]:

@@ -23,12 +23,12 @@ from gpuplane.cli.inspect.rows import (
     uncounted_beside_waiting,
     until,
 )
-from gpuplane.core.commands import INSPECT_HEALTH, command_line, unusual_state_dir
-from gpuplane.core.devicenames import describe_part_of
-from gpuplane.core.dra.twice import OFFERED_TWICE_TEXT
-from gpuplane.core.health.absence import is_for_guests
-from gpuplane.model.inspection import Inspection, Resource
-from gpuplane.model.machine import NVIDIA_GPU
+from gpuplane.node.core.commands import INSPECT_HEALTH, command_line, unusual_state_dir
+from gpuplane.node.core.devicenames import describe_part_of
+from gpuplane.node.core.dra.twice import OFFERED_TWICE_TEXT
+from gpuplane.node.core.health.absence import is_for_guests
+from gpuplane.node.model.inspection import Inspection, Resource
+from gpuplane.node.model.machine import NVIDIA_GPU
 
 Lines = Iterator[Text]
 Write = Callable[[Inspection, int], Lines]

@@ -7,11 +7,11 @@ from itertools import groupby
 from gpuplane.base.text import Text, group_by_key
 from gpuplane.base.value import Value
 from gpuplane.cli.times import span
-from gpuplane.core.availability import CLEARED_BY_TEXT_BY_KIND, names_failing_part
-from gpuplane.core.devicenames import describe_devices
-from gpuplane.core.shares import unit_of
 from gpuplane.kubernetes.podref import ADMITTED_TEXT
-from gpuplane.model.inspection import Device, Holder, Inspection, Kind, Release
+from gpuplane.node.core.availability import CLEARED_BY_TEXT_BY_KIND, names_failing_part
+from gpuplane.node.core.devicenames import describe_devices
+from gpuplane.node.core.shares import unit_of
+from gpuplane.node.model.inspection import Device, Holder, Inspection, Kind, Release
 
 HELD = "held"
 """The state of an id that a container holds and that is no longer offered."""

@@ -18,9 +18,9 @@ from gpuplane.cli.connection import NoAgent, ask, node_state
 from gpuplane.cli.ending import heed, whole
 from gpuplane.cli.inspect.page import Page, Write
 from gpuplane.cli.times import span
-from gpuplane.core.reports.inspection.report import build_inspection, inspection_without_times
-from gpuplane.model.control import ControlResponse, GetNodeState
-from gpuplane.model.inspection import Inspection
+from gpuplane.node.core.reports.inspection.report import build_inspection, inspection_without_times
+from gpuplane.node.model.control import ControlResponse, GetNodeState
+from gpuplane.node.model.inspection import Inspection
 
 EVERY = 1.0
 """Seconds between two questions."""

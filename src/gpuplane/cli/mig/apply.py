@@ -19,8 +19,8 @@ from gpuplane.cli.mig.requested import (
     where,
 )
 from gpuplane.cli.options import as_json
-from gpuplane.core.partitions.entries import layouts_of_entries
-from gpuplane.model.partitions import LayoutRequest
+from gpuplane.node.core.partitions.entries import layouts_of_entries
+from gpuplane.node.model.partitions import LayoutRequest
 
 
 @click.command()

@@ -12,12 +12,12 @@ from gpuplane.cli.mig.options import chosen, config_file, machine, mode_only, se
 from gpuplane.cli.mig.seen import seen_gpus
 from gpuplane.cli.options import as_json, misuse
 from gpuplane.cli.say import say
-from gpuplane.core.partitions.cards import profiles_of
-from gpuplane.core.partitions.comparison import difference
-from gpuplane.core.partitions.entries import gpus_of_entry, layouts_of_entries
-from gpuplane.model.encoding import format_json
-from gpuplane.model.machine import Gpu
-from gpuplane.model.partitions import MigConfigEntry
+from gpuplane.node.core.partitions.cards import profiles_of
+from gpuplane.node.core.partitions.comparison import difference
+from gpuplane.node.core.partitions.entries import gpus_of_entry, layouts_of_entries
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.machine import Gpu
+from gpuplane.node.model.partitions import MigConfigEntry
 
 
 class Asserted(Value):

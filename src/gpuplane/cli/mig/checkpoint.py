@@ -10,7 +10,7 @@ from gpuplane.cli.mig.options import checkpoint_file, machine
 from gpuplane.cli.mig.seen import seen_gpus
 from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.say import say
-from gpuplane.core.partitions.checkpoint import format_checkpoint
+from gpuplane.node.core.partitions.checkpoint import format_checkpoint
 
 
 @click.command()

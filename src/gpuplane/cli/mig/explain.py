@@ -12,10 +12,10 @@ from gpuplane.cli.mig.options import machine
 from gpuplane.cli.mig.seen import seen_gpus
 from gpuplane.cli.options import as_json, misuse
 from gpuplane.cli.say import say
-from gpuplane.core.partitions.cards import card_of, cards, profiles_of
-from gpuplane.core.partitions.combinations import Combination, check_names, combine
-from gpuplane.model.encoding import format_json
-from gpuplane.model.machine import Gpu
+from gpuplane.node.core.partitions.cards import card_of, cards, profiles_of
+from gpuplane.node.core.partitions.combinations import Combination, check_names, combine
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.machine import Gpu
 
 
 class Explained(Value, omit_defaults=False):

@@ -7,7 +7,7 @@ import click
 from gpuplane.cli.connection import state_dir
 from gpuplane.cli.mig.options import machine, output_format
 from gpuplane.cli.mig.seen import seen_gpus
-from gpuplane.core.partitions.migparted import Format, export_configs, format_configs
+from gpuplane.node.core.partitions.migparted import Format, export_configs, format_configs
 
 
 @click.command()

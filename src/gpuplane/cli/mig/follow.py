@@ -5,20 +5,20 @@ from pathlib import Path
 
 import click
 
-from gpuplane.agent.node import boottime
 from gpuplane.base.text import Text, join
 from gpuplane.base.value import Value
 from gpuplane.cli.mig.evict import Evictions
 from gpuplane.cli.mig.hooks import Hooks
 from gpuplane.cli.mig.site import Site
 from gpuplane.cli.say import say
-from gpuplane.core.partitions.cards import profiles_of
-from gpuplane.core.partitions.comparison import difference
-from gpuplane.core.partitions.desired import requested_name
-from gpuplane.core.partitions.progress import partitions_progress
-from gpuplane.model.machine import Gpu
-from gpuplane.model.partitions import GpuLayout, GpuProgress, LayoutRequest, PartitionsProgress, ProgressState
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.node.agent.node import boottime
+from gpuplane.node.core.partitions.cards import profiles_of
+from gpuplane.node.core.partitions.comparison import difference
+from gpuplane.node.core.partitions.desired import requested_name
+from gpuplane.node.core.partitions.progress import partitions_progress
+from gpuplane.node.model.machine import Gpu
+from gpuplane.node.model.partitions import GpuLayout, GpuProgress, LayoutRequest, PartitionsProgress, ProgressState
+from gpuplane.node.model.snapshot import Snapshot
 
 SOON = 5.0
 """Seconds: a next try within that is waited for."""

@@ -11,8 +11,8 @@ from gpuplane.cli.mig.seen import seen_gpus
 from gpuplane.cli.options import PATH
 from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.say import say
-from gpuplane.core.partitions.generated import generated_configs
-from gpuplane.core.partitions.migparted import Format, format_configs
+from gpuplane.node.core.partitions.generated import generated_configs
+from gpuplane.node.core.partitions.migparted import Format, format_configs
 
 
 @click.command()

@@ -10,7 +10,7 @@ from gpuplane.base.strict import InvalidInput
 from gpuplane.base.text import clip
 from gpuplane.cli.mig.options import read
 from gpuplane.cli.say import say, told
-from gpuplane.core.partitions.hooks import Hook, HookName, parse_hooks
+from gpuplane.node.core.partitions.hooks import Hook, HookName, parse_hooks
 
 HOOK_SECONDS = 600.0
 """Seconds that one hook may take."""

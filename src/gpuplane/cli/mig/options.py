@@ -12,10 +12,10 @@ from gpuplane.base.document import MAX_BYTES
 from gpuplane.base.strict import InvalidInput
 from gpuplane.cli.options import PATH, Machine, OneOf, misuse
 from gpuplane.cli.say import told
-from gpuplane.core.partitions.generated import generated_configs
-from gpuplane.core.partitions.migparted import parse_configs, select_config
-from gpuplane.model.machine import Gpu
-from gpuplane.model.partitions import MigConfigEntry
+from gpuplane.node.core.partitions.generated import generated_configs
+from gpuplane.node.core.partitions.migparted import parse_configs, select_config
+from gpuplane.node.model.machine import Gpu
+from gpuplane.node.model.partitions import MigConfigEntry
 
 Command = Callable[..., Any]
 EntriesOf = Callable[[tuple[Gpu, ...]], tuple[MigConfigEntry, ...]]

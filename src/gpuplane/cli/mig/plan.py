@@ -8,8 +8,8 @@ from gpuplane.cli.connection import state_dir
 from gpuplane.cli.mig.options import chosen, config_file, machine, mode_only, selected_config
 from gpuplane.cli.mig.requested import kubelet_root, show_plan, where
 from gpuplane.cli.options import as_json
-from gpuplane.core.partitions.entries import layouts_of_entries
-from gpuplane.model.partitions import LayoutRequest
+from gpuplane.node.core.partitions.entries import layouts_of_entries
+from gpuplane.node.model.partitions import LayoutRequest
 
 
 @click.command()

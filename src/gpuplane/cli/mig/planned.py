@@ -4,15 +4,15 @@ from collections.abc import Collection, Mapping
 
 from gpuplane.base.text import Text, format_count
 from gpuplane.base.value import Value
-from gpuplane.core.allocations import held_allocations
-from gpuplane.core.partitions.cards import profiles_of
-from gpuplane.core.partitions.gpuplan import GpuPlan, describe_change, plan_gpu
-from gpuplane.core.partitions.holders import HeldParts, held_parts
-from gpuplane.core.partitions.layouts import Placement
-from gpuplane.core.partitions.plans import NO_STATE, partition_states
-from gpuplane.model.machine import Gpu
-from gpuplane.model.partitions import LayoutRequest, PartitionChange
-from gpuplane.model.snapshot import Snapshot
+from gpuplane.node.core.allocations import held_allocations
+from gpuplane.node.core.partitions.cards import profiles_of
+from gpuplane.node.core.partitions.gpuplan import GpuPlan, describe_change, plan_gpu
+from gpuplane.node.core.partitions.holders import HeldParts, held_parts
+from gpuplane.node.core.partitions.layouts import Placement
+from gpuplane.node.core.partitions.plans import NO_STATE, partition_states
+from gpuplane.node.model.machine import Gpu
+from gpuplane.node.model.partitions import LayoutRequest, PartitionChange
+from gpuplane.node.model.snapshot import Snapshot
 
 
 class PlannedGpu(Value, omit_defaults=False):

@@ -18,10 +18,10 @@ from gpuplane.cli.mig.site import open_site
 from gpuplane.cli.options import PATH
 from gpuplane.cli.say import fail, say
 from gpuplane.cli.times import Duration
-from gpuplane.core.commands import WITHDRAW, command_line, unusual_state_dir
-from gpuplane.model.encoding import format_json
-from gpuplane.model.machine import Gpu
-from gpuplane.model.partitions import LayoutRequest
+from gpuplane.node.core.commands import WITHDRAW, command_line, unusual_state_dir
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.machine import Gpu
+from gpuplane.node.model.partitions import LayoutRequest
 
 EVICTED_WITHIN = 300.0
 """Seconds that evicted pods may take to end, where nobody says otherwise."""

@@ -21,10 +21,10 @@ from gpuplane.cli.mig.requested import (
     where,
 )
 from gpuplane.cli.options import as_json
-from gpuplane.core.partitions.cards import profiles_of
-from gpuplane.core.partitions.checkpoint import layouts_of_checkpoint, parse_checkpoint
-from gpuplane.model.machine import Gpu
-from gpuplane.model.partitions import LayoutRequest
+from gpuplane.node.core.partitions.cards import profiles_of
+from gpuplane.node.core.partitions.checkpoint import layouts_of_checkpoint, parse_checkpoint
+from gpuplane.node.model.machine import Gpu
+from gpuplane.node.model.partitions import LayoutRequest
 
 
 @click.command()

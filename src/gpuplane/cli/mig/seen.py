@@ -8,9 +8,9 @@ from gpuplane.base.text import join
 from gpuplane.cli import ending
 from gpuplane.cli.connection import NoAgent, show
 from gpuplane.cli.machine import NVML, hardware
-from gpuplane.hardware.once import Unseen, look
-from gpuplane.hardware.profiles import Unknown
-from gpuplane.model.machine import Gpu, Machine
+from gpuplane.node.hardware.once import Unseen, look
+from gpuplane.node.hardware.profiles import Unknown
+from gpuplane.node.model.machine import Gpu, Machine
 
 PATIENCE = 60.0
 """Seconds that the driver may take; each of its calls a third of that."""

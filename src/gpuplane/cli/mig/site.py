@@ -14,26 +14,26 @@ from typing import Any, Protocol
 
 import click
 
-from gpuplane.agent.node import Node, boottime
 from gpuplane.base.text import join
 from gpuplane.cli.connection import NoAgent, ask, show
 from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.mig.seen import PATIENCE
 from gpuplane.cli.say import say, told
-from gpuplane.core.ledger import is_ledger_stored
-from gpuplane.hardware import Hardware
-from gpuplane.hardware.profiles import Unknown
-from gpuplane.hardware.repartition import keep_partitions
-from gpuplane.host.lock import locked
-from gpuplane.host.state import boot_id, keep_stored, load
-from gpuplane.kubelet.lock import KubeletLock
-from gpuplane.kubelet.podresources import read_allocations
-from gpuplane.model.config import Settings
-from gpuplane.model.control import RequestLayouts
-from gpuplane.model.facts import AllocationsListed, ConfigLoaded, LayoutRequested, LedgerLoaded, StatusChanged
-from gpuplane.model.partitions import LayoutRequest
-from gpuplane.model.snapshot import Ledger, Snapshot
-from gpuplane.model.status import DRIVER, STATE_DIRECTORY, TurnStatus
+from gpuplane.node.agent.node import Node, boottime
+from gpuplane.node.core.ledger import is_ledger_stored
+from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware.profiles import Unknown
+from gpuplane.node.hardware.repartition import keep_partitions
+from gpuplane.node.host.lock import locked
+from gpuplane.node.host.state import boot_id, keep_stored, load
+from gpuplane.node.kubelet.lock import KubeletLock
+from gpuplane.node.kubelet.podresources import read_allocations
+from gpuplane.node.model.config import Settings
+from gpuplane.node.model.control import RequestLayouts
+from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, LayoutRequested, LedgerLoaded, StatusChanged
+from gpuplane.node.model.partitions import LayoutRequest
+from gpuplane.node.model.snapshot import Ledger, Snapshot
+from gpuplane.node.model.status import DRIVER, STATE_DIRECTORY, TurnStatus
 
 EVERY = 0.2
 """Seconds between two looks at an agent."""

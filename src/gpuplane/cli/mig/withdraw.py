@@ -10,8 +10,8 @@ from gpuplane.cli.connection import ask, show, state_dir
 from gpuplane.cli.options import as_json
 from gpuplane.cli.say import say
 from gpuplane.cli.times import boottime
-from gpuplane.model.control import WithdrawLayouts
-from gpuplane.model.encoding import format_json
+from gpuplane.node.model.control import WithdrawLayouts
+from gpuplane.node.model.encoding import format_json
 
 
 class Withdrawn(Value, omit_defaults=False):

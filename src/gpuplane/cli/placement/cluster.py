@@ -16,11 +16,11 @@ from gpuplane.cli import options
 from gpuplane.cli.options import PATH
 from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say, told
-from gpuplane.placement import configuration
+from gpuplane.cluster.engine import configuration
 
 if TYPE_CHECKING:
-    from gpuplane.placement.kubernetes.cluster import SeenCluster
-    from gpuplane.placement.kubernetes.held import Note
+    from gpuplane.cluster.reading.cluster import SeenCluster
+    from gpuplane.cluster.reading.held import Note
 
 Command = Callable[..., Any]
 USUAL = Path(".kube/config")
@@ -46,7 +46,7 @@ def read(kubeconfig: Path | None, saved: Path | None, unsaid: Container[str] = (
     """The cluster; on standard error, what is not as it should be. `unsaid`: codes of notes that do not matter to who
     reads it. Raises ClickException."""
     require("numpy", "placement")
-    from gpuplane.placement.kubernetes.listing import MAX_BYTES, ClusterUnavailable, list_cluster, read_saved
+    from gpuplane.cluster.reading.listing import MAX_BYTES, ClusterUnavailable, list_cluster, read_saved
 
     usual = Path.home() / USUAL
     try:

@@ -12,10 +12,10 @@ from gpuplane.cli.options import as_json
 from gpuplane.cli.placement.cluster import config, is_terminal, kubeconfig, read, read_config, saved, write_rows
 from gpuplane.cli.progress import progress_bar
 from gpuplane.cli.say import say
-from gpuplane.model.encoding import format_json
+from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
-    from gpuplane.placement.kubernetes.answers import EndShown, PodShown
+    from gpuplane.cluster.answers import EndShown, PodShown
 
 SAYS: Mapping[str, str] = {
     "chosen": "is the best",
@@ -72,7 +72,7 @@ def command(
     """
     configured = read_config(config)
     seen = read(kubeconfig, saved)
-    from gpuplane.placement.kubernetes.answers import PodUnknown, show_waiting
+    from gpuplane.cluster.answers import PodUnknown, show_waiting
 
     if node and node not in {each.name for each in seen.nodes}:
         raise click.ClickException(f"there is no node {node!r}")

@@ -22,10 +22,10 @@ from gpuplane.cli.placement.cluster import (
 )
 from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say
-from gpuplane.model.encoding import format_json
+from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
-    from gpuplane.placement.kubernetes.answers import PlaceShown, PlanShown
+    from gpuplane.cluster.answers import PlaceShown, PlanShown
 
 HEADS = ("STEP", "POD", "FROM", "TO", "GAIN")
 MOST = 100_000
@@ -67,7 +67,7 @@ def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Pat
     """
     configured = read_config(config)
     seen = read(kubeconfig, saved)
-    from gpuplane.placement.kubernetes.answers import movable, show_plan
+    from gpuplane.cluster.answers import movable, show_plan
 
     most = int(moves) if moves.isdecimal() else -(-len(movable(seen)) * int(moves[:-1]) // 100)
     with at_work("planning moves"):

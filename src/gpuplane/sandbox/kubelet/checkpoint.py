@@ -11,7 +11,7 @@ import zlib
 import msgspec
 from google.protobuf.message import DecodeError
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.kubelet.devices import AllocationKey, Devices, HeldDevices, ResourceState
 from gpuplane.sandbox.kubelet.topology import ids_by_numa_node, numa_nodes_by_id
 

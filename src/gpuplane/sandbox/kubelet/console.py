@@ -11,7 +11,7 @@ import msgspec
 
 from gpuplane.base.strict import closest_match
 from gpuplane.base.text import clip
-from gpuplane.model.cdi import ContainerEdits
+from gpuplane.node.model.cdi import ContainerEdits
 from gpuplane.sandbox.kubelet import messages as said
 from gpuplane.sandbox.kubelet.messages import Message
 from gpuplane.sandbox.kubelet.pods import Container, Pod, PodRejected

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.kubelet.topology import split_by_affinity, topology_hint
 
 STOP_GRACE_PERIOD = 300.0

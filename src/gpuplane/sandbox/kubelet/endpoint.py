@@ -8,9 +8,9 @@ from typing import TypeVar
 import grpc
 import msgspec
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
-from gpuplane.kubelet.sockets import grpc_target
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub
+from gpuplane.node.kubelet.sockets import grpc_target
 from gpuplane.sandbox.kubelet.devices import KubeletError
 
 R = TypeVar("R")

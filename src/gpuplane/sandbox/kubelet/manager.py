@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane.base import files
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import AllocationKey, Devices, KubeletError, shuffled

@@ -7,8 +7,8 @@ import msgspec
 from google.protobuf.json_format import MessageToDict
 
 from gpuplane.base.text import format_count, join_first_names
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.model.cdi import ContainerEdits, DeviceNode
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.sandbox.kubelet.endpoint import Call
 from gpuplane.sandbox.kubelet.pods import PodRejected, RunningPod
 from gpuplane.sandbox.kubelet.server import Kubelet

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from gpuplane.kubelet.protocols import podresources_pb2 as pb
-from gpuplane.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerServicer
+from gpuplane.node.kubelet.protocols import podresources_pb2 as pb
+from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerServicer
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.dra.claims import PreparedDevice
 from gpuplane.sandbox.kubelet.dra.manager import DraManager

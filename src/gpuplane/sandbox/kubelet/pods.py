@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.model.cdi import ContainerEdits
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.model.cdi import ContainerEdits
 
 
 class ResourceHealth(msgspec.Struct, frozen=True):

@@ -17,8 +17,8 @@ from typing import Any, TypeAlias
 import grpc
 import msgspec
 
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import RegistrationServicer
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.kubelet.protocols.deviceplugin_pb2_grpc import RegistrationServicer
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.endpoint import Call, Endpoint
 from gpuplane.sandbox.kubelet.manager import DeviceManager

@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gpuplane.base import files
-from gpuplane.core.containers.cdi.effectiveedits import concatenate_edits, drop_overridden_edits
-from gpuplane.core.containers.cdi.registry import (
+from gpuplane.node.core.containers.cdi.effectiveedits import concatenate_edits, drop_overridden_edits
+from gpuplane.node.core.containers.cdi.registry import (
     SPEC_FILE_SUFFIXES,
     Registry,
     UnresolvableDevices,
@@ -23,9 +23,9 @@ from gpuplane.core.containers.cdi.registry import (
     parse_spec_file,
     resolve_devices,
 )
-from gpuplane.core.containers.cdi.rules import is_qualified_name
-from gpuplane.kubelet.protocols import deviceplugin_pb2 as pb
-from gpuplane.model.cdi import ContainerEdits, DeviceNode, Mount
+from gpuplane.node.core.containers.cdi.rules import is_qualified_name
+from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
+from gpuplane.node.model.cdi import ContainerEdits, DeviceNode, Mount
 
 ANNOTATION_PREFIX = "cdi.k8s.io/"
 NODE_TYPES = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}

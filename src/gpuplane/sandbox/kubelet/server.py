@@ -15,8 +15,8 @@ from typing import Any, Self
 import grpc
 import msgspec
 
-from gpuplane.kubelet.protocols.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
-from gpuplane.kubelet.protocols.podresources_pb2_grpc import add_PodResourcesListerServicer_to_server
+from gpuplane.node.kubelet.protocols.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
+from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import add_PodResourcesListerServicer_to_server
 from gpuplane.sandbox.changes import PATIENCE, Changes, to_the_end
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from gpuplane.kubelet.sockets import LONGEST_PATH, describe_server, grpc_target
+from gpuplane.node.kubelet.sockets import LONGEST_PATH, describe_server, grpc_target
 
 
 async def serve(paths: Sequence[Path], add: Callable[[grpc.aio.Server], object]) -> grpc.aio.Server:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpuplane.model.cdi import ContainerEdits
+from gpuplane.node.model.cdi import ContainerEdits
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.dra.manager import DraManager

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from gpuplane.kubelet.protocols import drahealth_pb2 as pb
+from gpuplane.node.kubelet.protocols import drahealth_pb2 as pb
 
 LONGEST_MESSAGE = 1024
 STATES = {pb.HEALTHY: "Healthy", pb.UNHEALTHY: "Unhealthy"}

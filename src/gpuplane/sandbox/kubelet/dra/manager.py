@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import msgspec
 
-from gpuplane.kubelet.protocols import drahealth_pb2 as health_pb
+from gpuplane.node.kubelet.protocols import drahealth_pb2 as health_pb
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet.devices import KubeletError, shuffled
 from gpuplane.sandbox.kubelet.dra import checkpoint

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import grpc
 import msgspec
 
-from gpuplane.kubelet.protocols import dra_v1_pb2, dra_v1beta1_pb2, drahealth_pb2
-from gpuplane.kubelet.protocols.dra_v1_pb2_grpc import DRAPluginStub as PluginV1
-from gpuplane.kubelet.protocols.dra_v1beta1_pb2_grpc import DRAPluginStub as PluginV1Beta1
-from gpuplane.kubelet.protocols.drahealth_pb2_grpc import DRAResourceHealthStub
-from gpuplane.kubelet.sockets import grpc_target
+from gpuplane.node.kubelet.protocols import dra_v1_pb2, dra_v1beta1_pb2, drahealth_pb2
+from gpuplane.node.kubelet.protocols.dra_v1_pb2_grpc import DRAPluginStub as PluginV1
+from gpuplane.node.kubelet.protocols.dra_v1beta1_pb2_grpc import DRAPluginStub as PluginV1Beta1
+from gpuplane.node.kubelet.protocols.drahealth_pb2_grpc import DRAResourceHealthStub
+from gpuplane.node.kubelet.sockets import grpc_target
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.dra.claims import ClaimInfo, PreparedDevice
 from gpuplane.sandbox.kubelet.dra.times import DraTimes

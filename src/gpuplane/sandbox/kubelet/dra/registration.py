@@ -15,9 +15,9 @@ from pathlib import Path
 import grpc
 import msgspec
 
-from gpuplane.kubelet.protocols import pluginregistration_pb2 as pb
-from gpuplane.kubelet.protocols.pluginregistration_pb2_grpc import RegistrationStub
-from gpuplane.kubelet.sockets import grpc_target
+from gpuplane.node.kubelet.protocols import pluginregistration_pb2 as pb
+from gpuplane.node.kubelet.protocols.pluginregistration_pb2_grpc import RegistrationStub
+from gpuplane.node.kubelet.sockets import grpc_target
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.dra.plugins import DraPlugins
 from gpuplane.sandbox.kubelet.dra.times import DraTimes

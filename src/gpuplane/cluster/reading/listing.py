@@ -1,0 +1,107 @@
+"""The Nodes, Pods and PodDisruptionBudgets of an API server, or of a file that kubectl has written.
+
+The API server is asked once, in pages. That needs the right to list nodes and pods. Who may not list budgets is told
+so, and gets the rest.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gpuplane.base.strict import InvalidInput
+from gpuplane.cluster.reading.budgets import ApiBudget
+from gpuplane.cluster.reading.cluster import SeenCluster, read_cluster
+from gpuplane.cluster.reading.held import Note
+from gpuplane.kubernetes.objects import NOT_DECODED, ApiNode, ApiPod, decode_objects
+
+if TYPE_CHECKING:
+    import httpx2
+
+NODES, PODS, BUDGETS = "/api/v1/nodes", "/api/v1/pods", "/apis/policy/v1/poddisruptionbudgets"
+MOST_NODES, MOST_PODS, MOST_BUDGETS = 50_000, 500_000, 100_000
+NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
+RIGHTS = {NODES: "nodes", PODS: "pods"}
+MAX_BYTES = 4 << 30
+"""Of a file."""
+
+
+class ClusterUnavailable(Exception):
+    """The cluster cannot be listed. The message says why, and which right is missing if that is the reason."""
+
+
+async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
+    """What the API server of a kubeconfig says now; None: of the cluster that this process runs in. Raises
+    ClusterUnavailable."""
+    from gpuplane.kubernetes.client.connection import ApiServerError, connect, list_pages
+
+    path = NODES
+    try:
+        async with connect(kubeconfig) as client:
+            nodes = await list_pages(client, NODES, msgspec.Raw, most=MOST_NODES)
+            path = PODS
+            pods = await list_pages(client, PODS, msgspec.Raw, NOT_ENDED, MOST_PODS)
+            budgets, unread = await _list_budgets(client)
+    except ApiServerError as error:
+        if error.code == 403:
+            raise ClusterUnavailable(
+                f"the user of {kubeconfig or 'this pod'} may not list {RIGHTS[path]} (403): a ClusterRole has to allow "
+                "the verb list for nodes and pods"
+            ) from None
+        raise ClusterUnavailable(f"{error}") from None
+    found = _read(nodes, pods, budgets)
+    return found.but(notes=(*unread, *found.notes))
+
+
+async def _list_budgets(client: "httpx2.AsyncClient") -> tuple[list[msgspec.Raw], list[Note]]:
+    """(the budgets, a note where they may not be listed)."""
+    from gpuplane.kubernetes.client.connection import ApiServerError, list_pages
+
+    try:
+        return await list_pages(client, BUDGETS, msgspec.Raw, most=MOST_BUDGETS), []
+    except ApiServerError as error:
+        if error.code != 403:
+            raise
+        return [], [Note("budgets-unread", "poddisruptionbudgets", "a ClusterRole has to allow the verb list (403)")]
+
+
+class _Item(msgspec.Struct):
+    kind: str = ""
+
+
+class _List(msgspec.Struct):
+    items: list[msgspec.Raw]
+    kind: object = None
+
+
+def read_saved(data: bytes, file: str) -> SeenCluster:
+    """What `kubectl get nodes,pods,pdb --all-namespaces -o json` wrote. Raises InvalidInput.
+
+    A NodeList or a PodList, as `kubectl get --raw` gives it, has items that do not say their kind.
+    """
+    try:
+        found = msgspec.json.decode(data, type=_List)
+    except NOT_DECODED as error:
+        raise InvalidInput(
+            [f"{file}: it is not what `kubectl get nodes,pods,pdb --all-namespaces -o json` writes: {error}"]
+        ) from None
+    by_kind = dict[str, list[msgspec.Raw]]()
+    of_all = str(found.kind).removesuffix("List")
+    for each in found.items:
+        try:
+            kind = msgspec.json.decode(each, type=_Item).kind or of_all
+        except NOT_DECODED:
+            kind = "Node"  # it cannot be read as one either, and is named
+        by_kind.setdefault(kind, []).append(each)
+    return _read(by_kind.get("Node", []), by_kind.get("Pod", []), by_kind.get("PodDisruptionBudget", []))
+
+
+def _read(nodes: Sequence[msgspec.Raw], pods: Sequence[msgspec.Raw], budgets: Sequence[msgspec.Raw]) -> SeenCluster:
+    read_nodes, unreadable_nodes = decode_objects(nodes, ApiNode, "node")
+    read_pods, unreadable_pods = decode_objects(pods, ApiPod, "pod")
+    read_budgets, unreadable_budgets = decode_objects(budgets, ApiBudget, "budget")
+    found = read_cluster(read_nodes, read_pods, read_budgets)
+    unreadable = (*unreadable_nodes.items(), *unreadable_pods.items(), *unreadable_budgets.items())
+    notes = [Note("object-unreadable", *each) for each in unreadable]
+    return found.but(notes=(*notes, *found.notes))

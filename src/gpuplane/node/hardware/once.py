@@ -1,0 +1,32 @@
+"""One look at a machine, for commands that soon end: the agent waits for a driver for ever, they do not."""
+
+import asyncio
+from contextlib import aclosing
+
+from gpuplane.node.hardware import Hardware
+from gpuplane.node.model.facts import MachineObserved, StatusChanged
+from gpuplane.node.model.machine import Machine
+
+
+class Unseen(Exception):
+    """There was no look, and why."""
+
+
+async def look(hardware: Hardware, seconds: float) -> Machine:
+    """The first look that any hardware tells. Its driver is let go of then, whatever became of it.
+
+    Where the driver is missing, fails or hangs that look has no GPUs, and its faults say why. Raises Unseen, where
+    nothing is told within `seconds` too.
+    """
+    try:
+        async with asyncio.timeout(seconds), aclosing(hardware.facts()) as facts:
+            async for fact in facts:
+                if isinstance(fact, MachineObserved):
+                    return fact.machine
+                if isinstance(fact, StatusChanged) and fact.status is not None and fact.status.state == "failing":
+                    raise Unseen(fact.status.text)
+    except TimeoutError:
+        raise Unseen(f"the driver did not answer within {seconds:g} s") from None
+    finally:
+        await hardware.release()
+    raise Unseen("the machine was not observed")

@@ -1,3 +1,0 @@
-"""The waste-price policy: prices of waste, slots of each class of requests, and the potential of both."""
-
-from gpuplane.placement.policies.wasteprice.policy import WastePrice as WastePrice

@@ -236,7 +236,6 @@ def test_the_head_says_which_node_agent_and_driver(golden: Golden) -> None:
     """And whether it is ready, or why not; since when it runs."""
     golden(drawn(inspected(NODES["whole GPUs"]), 300)[:3], "not ready")
     golden(drawn(inspected(NODES["no GPUs"], AgentInfo("1.0")), 300)[:2], "ready, without GPUs")
-    golden(drawn(inspected(NODES["no GPUs"], AgentInfo()), 300)[0], "of a version that does not say it")
 
 
 def test_what_is_waited_for_and_a_release_are_said_first(golden: Golden) -> None:

@@ -108,9 +108,7 @@ def _head(whole: Inspection, width: int) -> Lines:
     agent, node = whole.agent, whole.node.name
     where = f" on node {node}" if node else ""
     runs = f", running for {lasting(whole, agent.started)}" if agent.started else ""
-    yield from _styled(
-        paragraph(f"Agent {agent.version or 'of an older version'}{where}{runs}, {_ready(whole)}", width), "bold"
-    )
+    yield from _styled(paragraph(f"Agent {agent.version}{where}{runs}, {_ready(whole)}", width), "bold")
     yield from paragraph(", ".join(_machine(whole)), width)
     if (strategy := whole.device_list_strategy) is not None:
         why = f": {strategy.reason}" if strategy.reason else ", as configured"

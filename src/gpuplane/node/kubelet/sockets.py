@@ -31,8 +31,7 @@ SOCKET_NAME = "gpuplane-{}.sock"
 HIDDEN_NAME = ".gp-{}"
 """The name of a socket until its server answers; no longer than the shortest final name. Kubelet ignores such names."""
 HIDDEN_SOCKETS = re.compile(r"\.gp-[0-9a-f]{4}")
-OUR_SOCKETS = re.compile(r"gpuplane-[0-9a-f]{8}\.sock|\.gpuplane\..+")
-"""The names of our sockets; the second pattern is that of earlier versions, while they started."""
+OUR_SOCKETS = re.compile(r"gpuplane-[0-9a-f]{8}\.sock")
 
 GRACE = 0.1  # seconds in which open requests are answered when a server stops; streams are closed after that
 

@@ -244,6 +244,14 @@ def test_a_gpu_without_a_name_is_not_published() -> None:
     assert "gpuplane.io/unhealthy=duplicate-uuid:NoSchedule" in taints(found)["gpu-2"]
 
 
+def test_what_is_against_a_gpu_without_a_uuid_is_against_no_other() -> None:
+    """Two of them are no duplicates of each other, and a drain of one by its index is its own."""
+    found = node(machine=MACHINE.but(gpus=(GPUS[0].but(uuid=""), GPUS[1].but(uuid=""), *GPUS[2:])))
+    assert taints(found) == {}
+    drained = NodeRequestsChanged(NodeObjectRequests(drain_reasons={"0": "its fan is broken"}))
+    assert taints(after(found, drained)) == {}
+
+
 def test_a_layout_that_is_being_changed_keeps_claims_away() -> None:
     """A GPU that is about to be partitioned: no claim is to get it any more."""
     mig_capable = MACHINE.but(gpus=(GPUS[0].but(mig=Mig()), *GPUS[1:]))

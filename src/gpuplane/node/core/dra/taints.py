@@ -69,6 +69,8 @@ def _lasting_reasons(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
     of_node = _degrading_reasons(snapshot, NODE_RECORD_KEY)
     found = {}
     for gpu in snapshot.gpus:
+        if not gpu.uuid:
+            continue  # it is in no slice
         reasons = [*unavailable.get(gpu.uuid, ()), *of_node, *_degrading_reasons(snapshot, gpu.uuid)]
         if gpu.mig_enabled:
             reasons.append(Reason(kind="problem", text="the GPU is in MIG mode", code="mig-mode"))

@@ -5,12 +5,12 @@ Nothing of it is imported before that.
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuplane.node.agent.node import Node
-from gpuplane.node.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable
+from gpuplane.node.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable, FetchClaim
 from gpuplane.node.model.reasons import Reason
 from gpuplane.node.model.snapshot import Snapshot
 
@@ -21,11 +21,8 @@ if TYPE_CHECKING:
 
 MODULES = tuple(f"gpuplane.node.kubelet.dra.{name}" for name in ("registration", "server", "health"))
 
-Fetch = Callable[[ClaimName], Awaitable[AllocatedClaim]]
-"""Fetches a claim. Raises ClaimUnavailable."""
 
-
-async def keep_dra_driver(node: Node, options: "Options", fetch: Fetch, may_serve: Callable[[], bool]) -> None:
+async def keep_dra_driver(node: Node, options: "Options", fetch: FetchClaim, may_serve: Callable[[], bool]) -> None:
     """Serve the DRA driver while it is enabled, for ever. `may_serve`: whether we hold the lock on kubelet."""
     while True:
         await node.wait_until(partial(_is_another, ""), None)
@@ -58,7 +55,7 @@ def _is_another(driver: str, snapshot: Snapshot) -> bool:
     return enabled_driver(snapshot) != driver
 
 
-async def _serve(node: Node, options: "Options", driver: str, fetch: Fetch, may_serve: Callable[[], bool]) -> None:
+async def _serve(node: Node, options: "Options", driver: str, fetch: FetchClaim, may_serve: Callable[[], bool]) -> None:
     for module in MODULES:
         await asyncio.to_thread(importlib.import_module, module)
     from gpuplane.node.kubelet.dra.health import HealthServer, add_health

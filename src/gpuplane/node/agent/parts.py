@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpuplane.node.agent.configure import configure
 from gpuplane.node.agent.control import control
-from gpuplane.node.agent.dra import Fetch, fetch_nothing, keep_dra_driver
+from gpuplane.node.agent.dra import fetch_nothing, keep_dra_driver
 from gpuplane.node.agent.firstlook import wait_for_node_object
 from gpuplane.node.agent.migconfigs import follow_mig_configs
 from gpuplane.node.agent.node import Node
@@ -50,7 +50,7 @@ from gpuplane.node.host.state import keep_stored
 from gpuplane.node.kubelet.allocatable import follow_allocatable
 from gpuplane.node.kubelet.podresources import follow_allocations
 from gpuplane.node.kubelet.registration import register_plugins, report_unregistered
-from gpuplane.node.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable
+from gpuplane.node.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable, FetchClaim
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.control import AgentInfo
 from gpuplane.node.model.facts import MachineObserved, ObserveMachine, ProbeGpu
@@ -204,7 +204,7 @@ def serving(
         parts[DEVICE_NODES] = lambda: keep_device_nodes(node, root)
     if remembers:
         parts[STATE_DIRECTORY] = lambda: keep_stored(node, options.state_dir)
-    fetch: Fetch = fetch_nothing
+    fetch: FetchClaim = fetch_nothing
     if not options.node_name:
         parts[NODE_METADATA] = lambda: report_without_node_name(node)
     if options.node_name:

@@ -3,12 +3,10 @@
 What the API server does not say stays as it is: while it is away nothing ends.
 """
 
-from collections.abc import Awaitable, Callable
-
 from gpuplane.base.text import Text, join
 from gpuplane.node.core.dra.checking import doubtful_claims, is_over
 from gpuplane.node.core.dra.preparing import prepare_problem
-from gpuplane.node.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable
+from gpuplane.node.model.claims import ClaimName, ClaimUnavailable, FetchClaim
 from gpuplane.node.model.facts import ClaimPrepareRequested, ClaimUnprepareRequested, StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.status import CLAIMS, Status
@@ -20,11 +18,8 @@ most; the pauses double."""
 SOON = 1.0
 """Seconds after which one is asked that kubelet lists and nobody promised: its devices may be given out again."""
 
-Fetch = Callable[[ClaimName], Awaitable[AllocatedClaim]]
-"""Fetches a claim; of any UID where the name has none. Raises ClaimUnavailable."""
 
-
-async def check_claims(node: Node, fetch: Fetch, first: float = FIRST_CHECK, soon: float = SOON) -> None:
+async def check_claims(node: Node, fetch: FetchClaim, first: float = FIRST_CHECK, soon: float = SOON) -> None:
     """Ask about the claims that are in doubt, for ever."""
     checks = _Checks(node, fetch, first, soon)
     while True:
@@ -40,7 +35,7 @@ async def check_claims(node: Node, fetch: Fetch, first: float = FIRST_CHECK, soo
 class _Checks:
     """When each claim in doubt is asked about next: by UID, or by name where that is not known."""
 
-    def __init__(self, node: Node, fetch: Fetch, first: float, soon: float) -> None:
+    def __init__(self, node: Node, fetch: FetchClaim, first: float, soon: float) -> None:
         self.node, self.fetch, self.first, self.soon = node, fetch, first, soon
         self._due: dict[str, tuple[float, float]] = {}  # → (when, the pause after that)
         self._problems: dict[str, Text] = {}

@@ -4,7 +4,7 @@ Only what concerns our driver: a claim may have devices of other drivers beside 
 resource.k8s.io/v1 (https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/resource-claim-v1/).
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from gpuplane.base.value import Value
 from gpuplane.node.model.config import TimeSlice
@@ -70,6 +70,10 @@ class AllocatedClaim(Value):
     pod_claim_name: str = ""
     generation: int = 0
     is_allocated: bool = True
+
+
+FetchClaim = Callable[[ClaimName], Awaitable[AllocatedClaim]]
+"""Fetches a claim from the API server; of any UID where the name has none. Raises ClaimUnavailable."""
 
 
 class PreparedDevice(Value):

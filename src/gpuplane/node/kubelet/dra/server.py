@@ -34,7 +34,7 @@ from gpuplane.node.kubelet.protocols.dra_v1_pb2_grpc import DRAPluginServicer as
 from gpuplane.node.kubelet.protocols.dra_v1_pb2_grpc import add_DRAPluginServicer_to_server as add_v1
 from gpuplane.node.kubelet.protocols.dra_v1beta1_pb2_grpc import DRAPluginServicer as V1Beta1Servicer
 from gpuplane.node.kubelet.protocols.dra_v1beta1_pb2_grpc import add_DRAPluginServicer_to_server as add_v1beta1
-from gpuplane.node.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable, PreparedDevice
+from gpuplane.node.model.claims import ClaimName, ClaimUnavailable, FetchClaim, PreparedDevice
 from gpuplane.node.model.facts import ClaimPrepareRequested, ClaimUnprepareRequested, StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.reasons import Reason, ReasonCode
@@ -56,8 +56,6 @@ SUBJECT = LogSubject(part=DRA_PLUGIN.name)
 log = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-Fetch: TypeAlias = Callable[[ClaimName], Awaitable[AllocatedClaim]]
-"""Fetches a claim from the API server. Raises ClaimUnavailable."""
 A = TypeVar("A")
 Devices: TypeAlias = tuple[PreparedDevice, ...]
 
@@ -72,7 +70,7 @@ class Claims:
     """Prepares and unprepares claims. An answer is a Reason where it is an error."""
 
     def __init__(
-        self, node: Node, fetch: Fetch, deadline: float = DEADLINE, held_patience: float = HELD_PATIENCE
+        self, node: Node, fetch: FetchClaim, deadline: float = DEADLINE, held_patience: float = HELD_PATIENCE
     ) -> None:
         self.node, self.fetch, self.deadline, self.held_patience = node, fetch, deadline, held_patience
 

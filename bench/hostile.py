@@ -13,7 +13,7 @@ import psutil
 from bench.node import latencies
 from bench.rig import EIGHT, GPU
 from bench.row import Measure, Row
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from gpuplane.sandbox.kubelet import Kubelet

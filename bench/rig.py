@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
-from tests.node.hardware.driver.standin import StandIn, build
+from tests.node.hardware.nvidia.driver.standin import StandIn, build
 
 GPU = "nvidia.com/gpu"
 EIGHT, SIXTEEN = "dgx-a100", "big-16"

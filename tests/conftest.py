@@ -12,7 +12,7 @@ import pytest
 
 from tests.golden import Golden
 from tests.lengths import choose
-from tests.node.hardware.driver.standin import build
+from tests.node.hardware.nvidia.driver.standin import build
 from tests.once import once
 
 

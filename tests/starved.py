@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpuplane.node.hardware.smi import TETHERED
+from gpuplane.node.hardware.nvidia.nvidiasmi import TETHERED
 
 RIVALS = 12
 """Busy processes beside the one that starves: it gets 4 ms of the processor every 3 s or so. Beside three it got them

@@ -36,9 +36,9 @@ OPENS = {"open", "read_bytes", "read_text", "write_bytes", "write_text", "fdopen
 ALLOWED = {
     "base/files.py": "the one that does it for all",
     "cli/__init__.py": "opens /dev/null",
-    "node/hardware/devicenodes.py": "opens directories alone, with O_DIRECTORY, as a FIFO or device cannot be",
-    "node/hardware/driver/tree.py": "asks before what it is, and does not follow links: its root is another system's",
-    "node/hardware/driver/installed.py": "opens by the tree",
+    "node/hardware/nvidia/devicenodes.py": "opens directories alone, with O_DIRECTORY, as a FIFO or device cannot be",
+    "node/hardware/nvidia/driver/tree.py": "asks before what it is, and follows no link: its root is another system's",
+    "node/hardware/nvidia/driver/driverfiles.py": "opens by the tree",
     "node/host/runtimes/memories.py": "the new file that it makes, with the owner and labels of the old; and its lock",
     "node/host/lock.py": "opens the directory with O_DIRECTORY, and in it the lock: without waiting, and no link",
     "node/host/mps": "of its own directory",

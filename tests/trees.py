@@ -23,7 +23,7 @@ import struct
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane.node.hardware.driver.tree import Tree
+from gpuplane.node.hardware.nvidia.driver.tree import Tree
 
 MACHINES = {"x86_64": 0x3E, "aarch64": 0xB7}  # ELF's e_machine
 PAGE = 0x1000

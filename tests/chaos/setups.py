@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from gpuplane.base.value import Value
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.machine import Gpu, MachineFile, Mig, MigDevice
 
 OFF = "off"

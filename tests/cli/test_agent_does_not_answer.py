@@ -21,8 +21,8 @@ from gpuplane.node.agent.control import answer
 from gpuplane.node.agent.node import Node
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.step import step
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.node.model.control import AgentInfo, ControlResponse, NodeState
 from gpuplane.node.model.encoding import encode

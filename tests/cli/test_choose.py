@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.choose import command
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.profiles import find
 from tests.golden import Golden
 
 ID = "GPU-70000100-0000-4000-8000-00000000000"

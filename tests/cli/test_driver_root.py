@@ -10,12 +10,12 @@ from gpuplane.cli import driverroot
 from gpuplane.cli.driverroot import driver_root, seen
 from gpuplane.cli.machine import NVML
 from gpuplane.node.core.config.flags import FLAG_BY_NAME
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.golden import Golden
-from tests.node.hardware.driver.standin import StandIn
+from tests.node.hardware.nvidia.driver.standin import StandIn
 
 HERE = "driver-root-ctr-path"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.cli import firstdriver
-from gpuplane.node.hardware import child
+from gpuplane.node.hardware.nvidia import driverprocess
 
 LONGEST = 60.0
 
@@ -29,7 +29,7 @@ def of(mark: str) -> list[int]:
 
 def test_it_is_the_process_that_the_hardware_starts() -> None:
     """The two commands cannot be one: importing the other costs the time that is to be won."""
-    assert firstdriver.COMMAND == child.COMMAND
+    assert firstdriver.COMMAND == driverprocess.COMMAND
 
 
 @pytest.mark.parametrize(

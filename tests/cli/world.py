@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.profiles import find
 from tests.cli.terminals import NOBODY, Terminals
 from tests.cluster.reading.small import objects
 

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.driver.files import Files
-from gpuplane.node.hardware.driver.installed import Installed
-from gpuplane.node.hardware.driver.root import library, program
-from gpuplane.node.hardware.profiles import layouts
+from gpuplane.node.hardware.described.profiles import layouts
+from gpuplane.node.hardware.nvidia.driver.driverfiles import Installed
+from gpuplane.node.hardware.nvidia.driver.driverroot import library, program
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
 from gpuplane.node.host.cdi import ldconfig
 from gpuplane.node.model.machine import DriverFiles
 from tests.deploy.kustomize import DEPLOY, apply, build
 from tests.deploy.test_overlays import _container, _host_paths, _pod
-from tests.node.hardware.driver.standin import listing
+from tests.node.hardware.nvidia.driver.standin import listing
 from tests.trees import grow
 
 VERSION = "580.95.05"

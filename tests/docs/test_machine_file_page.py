@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from gpuplane.base import strict
-from gpuplane.node.hardware.driver.nodes import DRIVERS
-from gpuplane.node.hardware.profiles import names
+from gpuplane.node.hardware.described.profiles import names
+from gpuplane.node.hardware.nvidia.driver.devicenodes import DRIVERS
 from gpuplane.node.model.machine import (
     Device,
     DeviceNodeStat,

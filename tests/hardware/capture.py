@@ -11,7 +11,7 @@ from contextlib import aclosing
 import msgspec
 import yaml
 
-from gpuplane.node.hardware.nvidia import Nvidia
+from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.facts import MachineObserved
 from gpuplane.node.model.machine import Gpu, Machine
 

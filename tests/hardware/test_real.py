@@ -14,17 +14,17 @@ import pytest
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.node.core.labels.featurelabels import feature_labels
 from gpuplane.node.core.labels.syntax import key_part
-from gpuplane.node.hardware.driver.nodes import expected, majors, own_nodes
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.nvidia import Nvidia
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.nvidia.driver.devicenodes import expected, majors, own_nodes
+from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.facts import ObserveMachine
 from gpuplane.node.model.machine import Fault, Gpu
 from gpuplane.node.model.snapshot import Snapshot
 from tests.hardware.capture import anonymous, look, written
-from tests.node.hardware.driver.processes import family, opened
-from tests.node.hardware.driver.standin import StandIn, build
-from tests.node.hardware.driver.watched import Watched, watched
+from tests.node.hardware.nvidia.driver.processes import family, opened
+from tests.node.hardware.nvidia.driver.standin import StandIn, build
+from tests.node.hardware.nvidia.driver.watched import Watched, watched
 from tests.trees import may_make_nodes
 
 UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")

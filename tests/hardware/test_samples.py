@@ -8,13 +8,13 @@ from contextlib import aclosing
 
 import pytest
 
-from gpuplane.node.hardware.driver.counters import GPM_METRICS, RATIOS
-from gpuplane.node.hardware.driver.errors import ERRORS
-from gpuplane.node.hardware.nvidia import Nvidia
+from gpuplane.node.hardware.nvidia.driver.counters import GPM_METRICS, RATIOS
+from gpuplane.node.hardware.nvidia.driver.errors import ERRORS
+from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.facts import SetSampling
 from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.telemetry import SAMPLED_FIELDS, Sample, SamplingRequest
-from tests.node.hardware.driver.watched import DEADLINE, Watched
+from tests.node.hardware.nvidia.driver.watched import DEADLINE, Watched
 
 ALL = SamplingRequest(fields=tuple(sorted(SAMPLED_FIELDS)), interval=0.5)
 

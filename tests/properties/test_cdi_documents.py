@@ -17,7 +17,7 @@ from gpuplane.node.core.kinds.nvidia.units import list_units
 from gpuplane.node.model.cdi import ContainerEdits, Spec
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.machine import DeviceNodeStat, DriverFile, DriverFiles, DriverLibrary, Fault, Gpu, Machine, Mig
-from tests.node.hardware.driver.machines import machines
+from tests.node.hardware.nvidia.driver.machines import machines
 
 T = TypeVar("T")
 KIND = "k8s.device-plugin.nvidia.com/gpu"

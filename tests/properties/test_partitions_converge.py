@@ -18,7 +18,7 @@ from gpuplane.node.core.partitions.progress import partitions_progress
 from gpuplane.node.core.partitions.state_machine import awaits_allocatable, current_change
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.core.step import next_due_time, step
-from gpuplane.node.hardware.partitions import ChangeRefused, make_change, with_partitions
+from gpuplane.node.hardware.described.migchanges import ChangeRefused, make_change, with_partitions
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import (
     AllocatableListed,

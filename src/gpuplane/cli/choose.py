@@ -19,8 +19,8 @@ from gpuplane.node.core.choice.affinity import Policy
 from gpuplane.node.core.choice.explanation import ChoiceExplanation, explain_choice
 from gpuplane.node.core.config.resolve import resolve_with_sources
 from gpuplane.node.core.step import step
-from gpuplane.node.hardware import machinefile
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described import machinefile
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.facts import MachineObserved

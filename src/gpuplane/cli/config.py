@@ -21,8 +21,8 @@ from gpuplane.node.core.config.flagvalues import flag_texts_by_name
 from gpuplane.node.core.config.nvidia import differences_from_nvidia
 from gpuplane.node.core.config.resolve import ResolvedConfig, resolve_with_sources
 from gpuplane.node.core.explanation import Explanation, UnitExplanation, explain_node
-from gpuplane.node.hardware import machinefile
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described import machinefile
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.encoding import format_json
 
 

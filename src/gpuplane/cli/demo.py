@@ -11,8 +11,8 @@ from gpuplane.base import files
 from gpuplane.base.strict import InvalidInput
 from gpuplane.cli import ending
 from gpuplane.cli.options import Machine
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.sandbox.demo import Broken, Demo, Scene
 from gpuplane.sandbox.kubelet import PodRejected
 

@@ -13,9 +13,9 @@ from gpuplane.cli.machine import NVML, hardware
 from gpuplane.cli.say import told
 from gpuplane.node.core.config.resolve import resolve_with_sources
 from gpuplane.node.core.step import step
-from gpuplane.node.hardware import machinefile
-from gpuplane.node.hardware.once import Unseen, look
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described import machinefile
+from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.observeonce import Unseen, look
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.facts import MachineObserved
 from gpuplane.node.model.machine import Machine as Seen

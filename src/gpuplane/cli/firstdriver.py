@@ -1,8 +1,8 @@
 """The first of the driver's processes, started before the agent imports what it needs itself.
 
-It imports meanwhile, and then waits for its options (`node/hardware/driver`): before those come it touches no driver
-and no device node. If they never come, because the arguments are wrong or the driver is released, it ends with the
-agent.
+It imports meanwhile, and then waits for its options (`node/hardware/nvidia/driver`): before those come it touches no
+driver and no device node. If they never come, because the arguments are wrong or the driver is released, it ends with
+the agent.
 """
 
 import socket
@@ -11,11 +11,11 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
-COMMAND = (  # that of `node/hardware/child.py`, without what is imported there
+COMMAND = (  # that of `node/hardware/nvidia/driverprocess.py`, without what is imported there
     sys.executable,
     "-P",
     "-m",
-    "gpuplane.node.hardware.driver",
+    "gpuplane.node.hardware.nvidia.driver",
 )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuplane.node.hardware import Hardware
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.host.filewatch import contents
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def hardware(
     `host_pids`: whether the numbers of processes are the host's here. `first`: see `cli/firstdriver.py`.
     """
     if machine == NVML:
-        from gpuplane.node.hardware.nvidia import Nvidia
+        from gpuplane.node.hardware.nvidia.source import Nvidia
 
         nodes = dev_root or (driver_root if driver_root != Path("/") else host_root)
         return Nvidia(
@@ -50,7 +50,7 @@ def hardware(
             host_pids=host_pids,
             first=first,
         )
-    from gpuplane.node.hardware.described import Described
+    from gpuplane.node.hardware.described.source import Described
 
     file = _existing(find(machine))
     return Described(contents(file, every=0.2), file.name)
@@ -63,7 +63,7 @@ def plain_devices(machine: str, devices_file: str, host_root: Path) -> Hardware 
     """
     if machine == NVML and not devices_file:
         return None
-    from gpuplane.node.hardware.plaindevices import PlainDevices
+    from gpuplane.node.hardware.plain.source import PlainDevices
 
     if devices_file:
         file = _existing(Path(devices_file))

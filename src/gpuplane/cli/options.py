@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from gpuplane.base.strict import did_you_mean
 from gpuplane.cli.machine import NVML
-from gpuplane.node.hardware.profiles import Unknown, find, names
+from gpuplane.node.hardware.described.profiles import Unknown, find, names
 
 
 class OneOf(click.Choice[str]):

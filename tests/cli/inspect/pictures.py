@@ -7,8 +7,8 @@ from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.reports.inspection.report import build_inspection
 from gpuplane.node.core.step import step
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.node.model.control import AgentInfo, NodeState
 from gpuplane.node.model.facts import (

@@ -14,7 +14,7 @@ from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.agent.control import control
 from gpuplane.node.agent.node import Node
 from gpuplane.node.core.partitions.names import profile_name
-from gpuplane.node.hardware.repartition import keep_partitions
+from gpuplane.node.hardware.migpartitions import keep_partitions
 from gpuplane.node.host.state import keep_stored
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import (

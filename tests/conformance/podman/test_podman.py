@@ -19,7 +19,7 @@ from tests.conformance.podman.node import (
     install,
     machine,
 )
-from tests.node.hardware.driver.standin import StandIn
+from tests.node.hardware.nvidia.driver.standin import StandIn
 
 pytestmark = pytest.mark.xdist_group("podman")  # what has one store is not used by two workers
 GPU = "nvidia.com/gpu"

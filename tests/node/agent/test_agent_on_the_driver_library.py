@@ -5,13 +5,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.machine import InjectedFailure
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet, pod
 from tests.node.agent.test_process import answers, gpuplane
-from tests.node.hardware.driver.standin import StandIn
+from tests.node.hardware.nvidia.driver.standin import StandIn
 
 GPU = "nvidia.com/gpu"
 MACHINE = read(find("l40s").read_bytes(), "l40s.yaml")

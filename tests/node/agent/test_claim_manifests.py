@@ -28,7 +28,7 @@ from .test_claims_through_kubelet import TIMES
 
 Json = dict[str, Any]
 EXAMPLES, CLASS = ROOT / "deploy/examples/dra", ROOT / "deploy/components/dra/deviceclass.yaml"
-PROFILE = ROOT / "src/gpuplane/node/hardware/profiles/dgx-a100.yaml"
+PROFILE = ROOT / "src/gpuplane/node/hardware/described/profiles/dgx-a100.yaml"
 GROUP, EIGHT = "/apis/resource.k8s.io/v1", 8
 GPU_NODE = re.compile(r"/dev/nvidia(\d+)")
 PLURALS = {"DeviceClass": "deviceclasses", "ResourceClaim": "resourceclaims", "Pod": "pods", "Namespace": "namespaces"}

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gpuplane.node.agent.main import Options, run
-from gpuplane.node.hardware.described import Described
+from gpuplane.node.hardware.described.source import Described
 from gpuplane.node.host.filewatch import contents
 from gpuplane.node.host.state import boot_id, load
 from gpuplane.node.model.control import ControlRequest, ControlResponse, GetNodeState

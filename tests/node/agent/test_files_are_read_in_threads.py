@@ -9,7 +9,7 @@ import threading
 
 from gpuplane.node.core.config.resolve import resolve_settings
 from gpuplane.node.core.partitions.migparted import parse_configs
-from gpuplane.node.hardware.machinefile import read
+from gpuplane.node.hardware.described.machinefile import read
 
 FILES = (
     (read, b"gpus: [{index: 0, uuid: GPU-0, model: NVIDIA L40S, memory_mib: 46068, pci: '0000:01:00.0'}]"),

@@ -17,7 +17,7 @@ from gpuplane.node.host.rights import closed, unwritable
 from gpuplane.sandbox.agent import Agent
 from tests import nobody
 from tests.golden import Golden
-from tests.node.hardware.driver.test_installed import as_nobody
+from tests.node.hardware.nvidia.driver.test_installed import as_nobody
 
 DEADLINE = 60.0
 ROOT = os.geteuid() == 0

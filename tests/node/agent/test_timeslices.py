@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.machine import Fault
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.node.agent.test_process import gpuplane
-from tests.node.hardware.driver.standin import StandIn
-from tests.node.hardware.timeslices.standin import SmiStandIn
+from tests.node.hardware.nvidia.driver.standin import StandIn
+from tests.node.hardware.nvidia.nvidiasmi.standin import SmiStandIn
 
 MACHINE = read(find("l40s").read_bytes(), "l40s.yaml")
 A, B, C = (gpu.uuid for gpu in (MACHINE.gpus or ())[:3])

@@ -5,11 +5,11 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from gpuplane.node.hardware import machinefile
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described import machinefile
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
-from tests.node.hardware.driver.standin import StandIn
+from tests.node.hardware.nvidia.driver.standin import StandIn
 
 GPU = "nvidia.com/gpu"
 MACHINE = "gpus:\n" + "".join(

@@ -11,8 +11,8 @@ from gpuplane.node.agent.node import Node
 from gpuplane.node.apiserver import slices as publisher
 from gpuplane.node.apiserver.slices import publish_slices
 from gpuplane.node.core.config.resolve import resolve_settings
-from gpuplane.node.hardware import machinefile
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described import machinefile
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.config import DraSettings, Settings
 from gpuplane.node.model.facts import (
     AllocationsListed,

@@ -18,8 +18,8 @@ from gpuplane.cli.times import Amount
 from gpuplane.node.core.containers.cdi.specbuilder import build_spec
 from gpuplane.node.core.containers.cdi.specrequest import SpecOptions
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems
-from gpuplane.node.hardware.once import Unseen, look
-from gpuplane.node.hardware.profiles import Unknown
+from gpuplane.node.hardware.described.profiles import Unknown
+from gpuplane.node.hardware.observeonce import Unseen, look
 from gpuplane.node.host.cdi.directory import replace
 from gpuplane.node.model.cdi import Spec
 from gpuplane.node.model.encoding import format_json

@@ -8,8 +8,8 @@ from gpuplane.base.text import join
 from gpuplane.cli import ending
 from gpuplane.cli.connection import NoAgent, show
 from gpuplane.cli.machine import NVML, hardware
-from gpuplane.node.hardware.once import Unseen, look
-from gpuplane.node.hardware.profiles import Unknown
+from gpuplane.node.hardware.described.profiles import Unknown
+from gpuplane.node.hardware.observeonce import Unseen, look
 from gpuplane.node.model.machine import Gpu, Machine
 
 PATIENCE = 60.0

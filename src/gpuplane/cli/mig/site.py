@@ -22,8 +22,8 @@ from gpuplane.cli.say import say, told
 from gpuplane.node.agent.node import Node, boottime
 from gpuplane.node.core.ledger import is_ledger_stored
 from gpuplane.node.hardware import Hardware
-from gpuplane.node.hardware.profiles import Unknown
-from gpuplane.node.hardware.repartition import keep_partitions
+from gpuplane.node.hardware.described.profiles import Unknown
+from gpuplane.node.hardware.migpartitions import keep_partitions
 from gpuplane.node.host.lock import locked
 from gpuplane.node.host.state import boot_id, keep_stored, load
 from gpuplane.node.kubelet.lock import KubeletLock

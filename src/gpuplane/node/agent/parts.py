@@ -38,8 +38,8 @@ from gpuplane.node.core.labels.featurelabels import feature_labels
 from gpuplane.node.core.partitions.state_machine import awaits_allocatable
 from gpuplane.node.core.requests import driver_release_reason
 from gpuplane.node.hardware import Hardware
-from gpuplane.node.hardware.devicenodes import keep_device_nodes
-from gpuplane.node.hardware.repartition import keep_partitions
+from gpuplane.node.hardware.migpartitions import keep_partitions
+from gpuplane.node.hardware.nvidia.devicenodes import keep_device_nodes
 from gpuplane.node.hardware.timeslices import keep_time_slices
 from gpuplane.node.host.cdi.claimfiles import keep_claim_files
 from gpuplane.node.host.cdi.keeper import keep_specifications

@@ -10,8 +10,8 @@ import pytest
 from gpuplane.node.core.choice.affinity import affinity_matrix, total_affinity
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.node.core.choice.gpusets import GpuSetTable
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.machine import Gpu, Link
 
 

@@ -12,8 +12,8 @@ from typing import TypeAlias
 from gpuplane.node.core.choice.affinity import AffinityMatrix, affinity_matrix
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.node.core.choice.gpusets import GpuSetTable
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 
 PAGE = (Path(__file__).parents[4] / "docs/choice.md").read_text()
 Pair: TypeAlias = tuple[int, int]

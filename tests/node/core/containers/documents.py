@@ -5,8 +5,8 @@ from typing import Any
 from gpuplane.node.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
 from gpuplane.node.core.containers.cdi.specrequest import HookProgram, SpecOptions
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec
 from gpuplane.node.model.machine import (
     DeviceNodeStat,

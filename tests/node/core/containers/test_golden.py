@@ -12,11 +12,11 @@ import pytest
 
 from gpuplane.node.core.containers.cdi.specbuilder import build_spec
 from gpuplane.node.core.containers.cdi.specrequest import HookProgram, SpecOptions
-from gpuplane.node.hardware.driver.files import Files
-from gpuplane.node.hardware.driver.installed import Installed
-from gpuplane.node.hardware.driver.nodes import own_nodes
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.nvidia.driver.devicenodes import own_nodes
+from gpuplane.node.hardware.nvidia.driver.driverfiles import Installed
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
 from gpuplane.node.model.cdi import ContainerEdits, DeviceNode, Mount, Spec
 from gpuplane.node.model.machine import Driver, Machine
 from tests.trees import grow, may_make_nodes

@@ -18,8 +18,8 @@ from gpuplane.node.core.dra.attributes import (
     memory_quantity,
     semantic_version,
 )
-from gpuplane.node.hardware import machinefile
-from gpuplane.node.hardware.profiles import find, names
+from gpuplane.node.hardware.described import machinefile
+from gpuplane.node.hardware.described.profiles import find, names
 from gpuplane.node.model.machine import Driver, FabricClique, Gpu
 from gpuplane.node.model.resourceslices import DeviceAttribute
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE, CODES_THAT_NEED_PROBE
 from gpuplane.node.core.ledger import adapt_to_new_boot
-from gpuplane.node.hardware.described import Described
+from gpuplane.node.hardware.described.source import Described
 from gpuplane.node.model.facts import (
     AllocationsListed,
     ConfigLoaded,

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from gpuplane.node.core.config.resolve import resolve_with_sources
 from gpuplane.node.core.labels.featurelabels import feature_labels
-from gpuplane.node.hardware import machinefile
-from gpuplane.node.hardware.profiles import find
+from gpuplane.node.hardware.described import machinefile
+from gpuplane.node.hardware.described.profiles import find
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.machine import Machine
 from gpuplane.node.model.snapshot import Snapshot

@@ -16,7 +16,7 @@ from gpuplane.node.model.snapshot import Snapshot
 from tests.node.core.labels.differences import shows
 from tests.node.core.labels.labelled import NVIDIA, labels, profile
 from tests.node.core.labels.machines import H100, L40S, T4, cut, gpu, machine
-from tests.node.hardware.driver.machines import machines
+from tests.node.hardware.nvidia.driver.machines import machines
 
 VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")  # apimachinery: validation.IsValidLabelValue
 NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")  # IsQualifiedName

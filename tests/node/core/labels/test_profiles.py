@@ -5,7 +5,7 @@ Each table is what NVIDIA's GPU Feature Discovery 0.20 writes. What is otherwise
 
 import pytest
 
-from gpuplane.node.hardware.profiles import names
+from gpuplane.node.hardware.described.profiles import names
 from tests.node.core.labels.labelled import labels, profile, table, with_differences
 
 DRIVER_570 = """

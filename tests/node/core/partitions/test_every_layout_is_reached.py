@@ -13,7 +13,7 @@ from gpuplane.node.core.partitions.cards import cards
 from gpuplane.node.core.partitions.gpuplan import current_layout, plan_gpu
 from gpuplane.node.core.partitions.holders import HeldParts
 from gpuplane.node.core.partitions.names import profile_name
-from gpuplane.node.hardware.partitions import make_change
+from gpuplane.node.hardware.described.migchanges import make_change
 from gpuplane.node.model.machine import Gpu, Mig
 from gpuplane.node.model.partitions import GpuInstanceProfile, GpuLayout, PartitionChange
 from tests.lengths import length

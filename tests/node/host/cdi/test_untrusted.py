@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpuplane.node.core.containers.cdi.registry import parse_spec_file
-from gpuplane.node.hardware.machinefile import read
-from gpuplane.node.hardware.profiles import find, layouts
+from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.profiles import find, layouts
 from gpuplane.node.model.cdi import Spec
 from gpuplane.node.model.machine import Driver
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.node.agent.test_cdi import until
-from tests.node.hardware.driver.standin import StandIn
+from tests.node.hardware.nvidia.driver.standin import StandIn
 from tests.node.host.cdi.world import CDI, GPU
 
 GPUS = "nvidia.com/gpu"

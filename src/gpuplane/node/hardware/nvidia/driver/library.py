@@ -1,0 +1,131 @@
+"""The driver's library: where it is, whether it can be used, and what would make another try worth while."""
+
+import ctypes
+import os
+import sys
+from typing import TypeAlias
+
+from gpuplane.base.files import opened, untrusted
+from gpuplane.node.hardware.nvidia.driver.channel import Options
+from gpuplane.node.hardware.nvidia.driver.driverroot import SONAME, describe_search, library, library_candidates
+from gpuplane.node.hardware.nvidia.driver.errors import Failed, driver_fault
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.nvidia.driver.nvml import Nvml
+from gpuplane.node.model.machine import Driver, Fault
+
+MACHINES = {0x03: "x86", 0x28: "arm", 0x3E: "x86-64", 0xB7: "aarch64", 0xF3: "RISC-V"}  # ELF's e_machine
+
+INSTALLED = "is NVIDIA's driver installed, and mounted into this container?"
+
+State: TypeAlias = tuple[object, ...]
+
+
+class Unusable(Exception):
+    """The driver cannot be used at all, by the fault that says why."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
+
+
+def start(nvml: Nvml, options: Options, files: Files) -> Driver:
+    """Load the library and initialize it. Raises Unusable."""
+    path = _path(options)
+    try:
+        _load(path, options)
+        nvml.call("nvmlInit")
+        return Driver(version=nvml.call("nvmlSystemGetDriverVersion"), cuda=_cuda(nvml))
+    except Failed as failed:
+        fault = driver_fault(failed.function, failed.error)
+        if fault.code == "driver-mismatch":
+            version = files.kernel_version() or "unknown"
+            ours = os.path.basename(os.path.realpath(path)) if path else SONAME
+            fault = fault.but(message=f"{fault.message}: the kernel has {version}, the library is {ours}")
+        raise Unusable(fault) from None
+
+
+def state(options: Options, files: Files) -> State:
+    """What decides whether the library can be used: another try is worth while when it changes."""
+    return (
+        tuple(map(_stat, [options.library] if options.library else _candidates(options))),
+        *kernel_state(files),
+    )
+
+
+def kernel_state(files: Files) -> State:
+    """What a library that is in use cannot see change: the kernel's driver, and the GPUs that it has."""
+    return (files.kernel_version(), files.gpus(), files.nodes.exists("/dev/nvidiactl"))
+
+
+def _path(options: Options) -> str | None:
+    """The library's file; None where the dynamic linker shall find it."""
+    return options.library or library(options.driver_root, options.library_folders)
+
+
+def _candidates(options: Options) -> list[str]:
+    return library_candidates(options.driver_root, options.library_folders)
+
+
+def _load(path: str | None, options: Options) -> None:
+    # nvidia-ml-py loads by soname, and the dynamic linker answers with what is loaded under that name.
+    if path is not None:
+        _check_file(path, options.root_chosen)
+    try:
+        ctypes.CDLL(path or SONAME)
+    except OSError as error:
+        if "No such file" in str(error):
+            searched = describe_search(options.driver_root, options.library_folders)
+            raise Unusable(_missing(f"{error}; {searched}", options.root_chosen)) from None
+        raise Unusable(Fault(code="driver-unusable", message=f"the library cannot be loaded: {error}")) from None
+
+
+def _check_file(path: str, chosen: str) -> None:
+    """The dynamic linker says "no such file" of a library for another machine; this says what it is.
+
+    And one that somebody else could change would have the agent do what they want.
+    """
+    try:
+        if reason := untrusted(path, follow=True):
+            raise Unusable(Fault(code="driver-unusable", message=f"{path} is not loaded: {reason}"))
+        header, own = _header(path), _header(sys.executable)
+    except FileNotFoundError:
+        raise Unusable(_missing(f"{path}: no such file", chosen)) from None
+    except OSError as error:
+        raise Unusable(Fault(code="driver-unusable", message=f"{path}: {error.strerror}")) from None
+    if header[:4] != b"\x7fELF":
+        raise Unusable(Fault(code="driver-unusable", message=f"{path} is not a shared library"))
+    if (header[4], header[18:20]) != (own[4], own[18:20]):
+        message = f"{path} is a library for {_machine(header)}, but this agent runs on {_machine(own)}"
+        raise Unusable(Fault(code="driver-unusable", message=message))
+
+
+def _missing(what: str, chosen: str) -> Fault:
+    return Fault(code="driver-missing", message="; ".join(filter(None, (what, INSTALLED, chosen))))
+
+
+def _header(path: str) -> bytes:
+    with opened(path) as file:
+        return os.read(file, 20).ljust(20, b"\0")
+
+
+def _machine(header: bytes) -> str:
+    number = int.from_bytes(header[18:20], "little")
+    return f"{MACHINES.get(number, f'ELF machine {number}')} ({32 if header[4] == 1 else 64} bits)"
+
+
+def _stat(path: str) -> object:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return stat.st_dev, stat.st_ino, stat.st_mtime_ns, stat.st_size
+
+
+def _cuda(nvml: Nvml) -> str:
+    for function in ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"):
+        try:
+            version: int = nvml.call(function)
+        except Failed:
+            continue
+        return f"{version // 1000}.{version % 1000 // 10}"
+    return ""

@@ -1,0 +1,1 @@
+"""Devices without a driver library: device nodes that a file names."""

@@ -14,10 +14,10 @@ from bench.row import Row
 from bench.traces import DEFAULT, FGD, OURS, SEEDS, missing, read
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Gpu, Node
 from gpuplane.cluster.engine.policies import make_policy
-from gpuplane.cluster.engine.requests import WHOLE, Placement, Request
 from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import WHOLE, Placement, Request
 from gpuplane.cluster.simulation.replay import capacity_milli
 from gpuplane.cluster.simulation.scenario import Scenario, arrivals
 

@@ -11,8 +11,8 @@ from gpuplane.cluster.engine.consolidation import Placed, plan_moves
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
-from gpuplane.cluster.engine.requests import Request
 from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.model.requests import Request
 from gpuplane.cluster.simulation.replay import capacity_milli
 from gpuplane.cluster.simulation.scenario import Scenario, arrivals
 

@@ -18,8 +18,6 @@ from click.testing import CliRunner, Result
 from gpuplane.cli.placement import cluster
 from gpuplane.cli.simulate import QUEUES, SUFFIXES, command
 from gpuplane.cli.simulated import _significant, draw
-from gpuplane.cluster.engine.configuration import POLICY_NAMES
-from gpuplane.cluster.engine.policies import POLICIES
 from gpuplane.cluster.simulation.plot import FORMATS, plot
 from gpuplane.cluster.simulation.report import Report
 from gpuplane.cluster.simulation.scenario import Queue
@@ -48,7 +46,6 @@ def document(*arguments: object) -> Any:
 
 def test_the_names_are_those_of_the_engine() -> None:
     """They are written twice so that `--help` needs no NumPy."""
-    assert tuple(POLICIES) == POLICY_NAMES
     assert SUFFIXES == FORMATS
     assert Queue.__args__ == QUEUES  # type: ignore[attr-defined]
 

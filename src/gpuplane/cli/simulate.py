@@ -19,7 +19,7 @@ from gpuplane.cli.outputs import check_output, write_output
 from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
 from gpuplane.cli.progress import progress_bar
 from gpuplane.cli.say import say, told
-from gpuplane.cluster.engine.configuration import POLICY_NAMES, UnknownPolicy, parse_policy
+from gpuplane.cluster.engine.policies import POLICIES, UnknownPolicy, parse_policy
 from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Policies(click.ParamType[tuple[str, ...]]):
             try:
                 weights = parse_policy(each)
             except UnknownPolicy as error:
-                self.fail(f"{error}.{did_you_mean(error.name, POLICY_NAMES)}", param, ctx)
+                self.fail(f"{error}.{did_you_mean(error.name, POLICIES)}", param, ctx)
             parts = {name: weight / sum(weights.values()) for name, weight in weights.items()}
             if same := next((text for text, others in found.items() if others == parts), None):
                 self.fail(f"{each!r} is there twice" + f": {same!r} is the same" * (same != each), param, ctx)
@@ -99,7 +99,7 @@ class Seeds(click.ParamType[tuple[int, ...]]):
     metavar="NAME[,NAME…]",
     default="waste-price",
     show_default=True,
-    help=f"{', '.join(POLICY_NAMES[:-1])} or {POLICY_NAMES[-1]}; or several with weights, as waste-price:1+spread:0.1. "
+    help=f"{', '.join([*POLICIES][:-1])} or {[*POLICIES][-1]}; or several with weights, as waste-price:1+spread:0.1. "
     "Others are compared with the first.",
 )
 @click.option(

@@ -13,13 +13,13 @@ from gpuplane.cluster.engine.configuration import PlacementConfig
 from gpuplane.cluster.engine.consolidation import Move, Placed, plan_moves, usable_to
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.explanation import Explanation, GpuReason, NodeReason, emptied, explain, explain_gpus
-from gpuplane.cluster.engine.nodes import Node
-from gpuplane.cluster.engine.pods import Pod
 from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
 from gpuplane.cluster.engine.preemption import Preemption
-from gpuplane.cluster.engine.requests import WHOLE, Placement, Request
 from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.pods import Pod
+from gpuplane.cluster.model.requests import WHOLE, Placement, Request
 from gpuplane.cluster.reading.cluster import SeenCluster
 from gpuplane.cluster.reading.held import Note
 

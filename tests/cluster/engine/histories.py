@@ -8,10 +8,10 @@ import numpy as np
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.groups import choose_group
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.policies import POLICIES
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, Placement, Request
+from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.reservations import Refused, Reservations, restored
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request
 
 EVENTS = 24
 KINDS = (
@@ -88,7 +88,7 @@ class History:
         """About a pod, or a group of pods that start together."""
         cluster = self.reservations.cluster
         requests = self.random.choices(REQUESTS, k=self.random.choice((1, 1, 2, 3)))
-        engine = Engine(cluster, POLICIES["binpack"](), self.random)
+        engine = Engine(cluster, make_policy("binpack"), self.random)
         free = [each.copy() for each in (cluster.milli_free, cluster.instances_free)]
         placements = choose_group(engine, requests).placements
         assert all(map(np.array_equal, free, (cluster.milli_free, cluster.instances_free)))

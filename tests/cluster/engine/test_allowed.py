@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Node
-from gpuplane.cluster.engine.requests import ANYWHERE, NodeRules
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.requests import ANYWHERE, NodeRules
 from gpuplane.kubernetes import selectors as nodeselection
 from gpuplane.kubernetes.selectors import (
     NodeSelector,

@@ -6,10 +6,10 @@ import pytest
 from gpuplane.cluster.engine.candidates import candidates
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.policies import POLICIES
-from gpuplane.cluster.engine.requests import GpuRequest, Request
+from gpuplane.cluster.engine.policies import POLICIES, make_policy
 from gpuplane.cluster.engine.within import place_within
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import GpuRequest, Request
 
 
 def node(name: str, links: list[int]) -> Node:
@@ -21,7 +21,7 @@ def request(**gpus: object) -> Request:
 
 
 def taken(cluster: Cluster, policy: str, *requests: Request) -> list[tuple[str, list[int]] | None]:
-    engine, found = Engine(cluster, POLICIES[policy]()), []
+    engine, found = Engine(cluster, make_policy(policy)), []
     for each in requests:
         if placement := engine.choose(each):
             cluster.take(each, placement)
@@ -32,7 +32,7 @@ def taken(cluster: Cluster, policy: str, *requests: Request) -> list[tuple[str, 
 def test_gpus_that_would_be_left_alike_are_one_candidate() -> None:
     cluster = Cluster([node("a", [0] * 8), node("b", [0] * 4)])
     half = request(milli=500)
-    placement = Engine(cluster, POLICIES["binpack"]()).choose(half)
+    placement = Engine(cluster, make_policy("binpack")).choose(half)
     assert placement
     cluster.take(half, placement)
     found = candidates(cluster, half, np.arange(2))
@@ -65,7 +65,7 @@ def test_a_node_with_links_comes_before_one_without(policy: str) -> None:
 def test_the_first_links_of_a_cluster_count_at_once(policy: str) -> None:
     cluster = Cluster([node("a", [0, 0]), node("b", [0, 0])])
     engine, preferred, required = (
-        Engine(cluster, POLICIES[policy]()),
+        Engine(cluster, make_policy(policy)),
         request(count=2),
         request(count=2, linked="required"),
     )
@@ -105,7 +105,7 @@ def test_links_count_for_each_of_several_containers(policy: str) -> None:
     two_pairs = Request(1000, 0, (pair, pair))
     cluster = Cluster([node("a", [0, 0, 0, 0]), node("b", [1, 1, 1, 2, 2, 3]), node("c", [1, 2, 3, 4])])
 
-    found = Engine(cluster, POLICIES[policy]()).choose(two_pairs)
+    found = Engine(cluster, make_policy(policy)).choose(two_pairs)
     assert found is not None
     assert found.node == "b"
     assert sorted(sorted(share.gpu for share in part) for part in found.shares) == [[0, 1], [3, 4]]
@@ -123,7 +123,7 @@ def test_several_mig_devices_are_taken_where_large_ones_lose_least(policy: str) 
         for name, gpus in layouts.items()
     )
     two = Request(0, 0, (GpuRequest(profile="1g.10gb"),) * 2)
-    engine, found = Engine(cluster, POLICIES[policy]()), []
+    engine, found = Engine(cluster, make_policy(policy)), []
     for _ in range(3):
         placement = engine.choose(two)
         assert placement is not None
@@ -145,7 +145,7 @@ def test_mig_devices_need_no_links() -> None:
     cluster, linked = Cluster([Node("n", 8000, 0, gpus)]), GpuRequest(count=2, profile="1g.10gb", linked="required")
 
     for parts in ((linked,), (linked.but(count=1), linked.but(count=1))):
-        found = Engine(cluster, POLICIES["binpack"]()).choose(Request(0, 0, parts))
+        found = Engine(cluster, make_policy("binpack")).choose(Request(0, 0, parts))
         assert found is not None
         assert sorted(share.gpu for part in found.shares for share in part) == [0, 1]
     assert place_within(cluster, 0, Request(0, 0, (linked,))) is not None

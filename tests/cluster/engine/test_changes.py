@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from gpuplane.cluster.engine.changes import Changes, with_rows
+from gpuplane.cluster.engine.arrays import Booleans, Integers, with_rows
+from gpuplane.cluster.engine.changes import Changes
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Booleans, Gpu, Integers, Node
 from gpuplane.cluster.engine.policies import POLICIES, make_policy
 from gpuplane.cluster.engine.policies.expected import usual_gpu
-from gpuplane.cluster.engine.requests import ANYWHERE, GpuRequest, NodeRules, Placement, Request, Share
 from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import ANYWHERE, GpuRequest, NodeRules, Placement, Request, Share
 
 GIB = 1024
 ZONE = NodeRules((("zone", "x"),))

@@ -6,25 +6,23 @@ from hypothesis import strategies as st
 
 from gpuplane.base.strict import InvalidInput
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.configuration import (
-    POLICY_NAMES,
-    PlacementConfig,
-    UnknownPolicy,
-    load_config,
-    parse_policy,
-)
+from gpuplane.cluster.engine.configuration import PlacementConfig, load_config
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.policies import POLICIES, make_policy
+from gpuplane.cluster.engine.policies import POLICIES, UnknownPolicy, make_policy, parse_policy
+from gpuplane.cluster.engine.policies.fgd import Fgd
 from gpuplane.cluster.engine.policies.weighted import Weighted
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, Request
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Request
 
 HALF = Request(1000, 0, (GpuRequest(milli=500),))
 NODES = [Node(name, 8000, 1000, (Gpu(f"{name}-0"), Gpu(f"{name}-1"))) for name in "abc"]
 
 
-def test_every_policy_has_a_name() -> None:
-    assert tuple(POLICIES) == POLICY_NAMES
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_name_is_a_policy(name: str) -> None:
+    cluster = Cluster(NODES)
+
+    assert Engine(cluster, make_policy(name)).choose(HALF) is not None
 
 
 @pytest.mark.parametrize(
@@ -99,7 +97,7 @@ def test_a_sum_prices_anew_when_one_of_its_policies_does() -> None:
 
 
 def test_one_policy_with_a_weight_is_that_policy() -> None:
-    assert isinstance(make_policy("fgd:3"), POLICIES["fgd"])  # type: ignore[arg-type]
+    assert isinstance(make_policy("fgd:3"), Fgd)
 
 
 def test_a_configuration_is_read() -> None:

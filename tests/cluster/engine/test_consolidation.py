@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.consolidation import Placed, Plan, plan_moves, usable_to
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.policies import POLICIES
+from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, Placement, Request, Share
 from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request, Share
 
 
 def share(milli: int) -> Request:
@@ -99,7 +99,7 @@ def test_steps_are_tried_again_when_others_are_made() -> None:
     random, more = Random(7), 0
     for _ in range(40):
         cluster = Cluster([node(name, 2) for name in "abcdef"])
-        engine, placed = Engine(cluster, POLICIES["spread"](), random), list[Placed]()
+        engine, placed = Engine(cluster, make_policy("spread"), random), list[Placed]()
         for number in range(14):
             if placement := engine.choose(request := random.choice(REQUESTS)):
                 cluster.take(request, placement)
@@ -140,7 +140,7 @@ def test_a_plan_can_be_made_as_it_stands(seed: int, most: int) -> None:
     """Move by move, on a cluster that knows nothing of the planner; nothing is lost, nobody has two places."""
     random = Random(seed)
     cluster = Cluster([node("a", 4), node("b", 2), node("c", 1), node("d", 2)])
-    engine, placed = Engine(cluster, POLICIES["spread"](), random), list[Placed]()
+    engine, placed = Engine(cluster, make_policy("spread"), random), list[Placed]()
     for number in range(random.randrange(14)):
         request = random.choice(REQUESTS)
         if placement := engine.choose(request):
@@ -193,7 +193,7 @@ def test_gpus_of_a_node_are_freed_together_for_a_request_that_wants_them_all() -
 def test_what_a_plan_gains_is_what_is_usable_more(seed: int) -> None:
     random = Random(seed)
     cluster = Cluster([node("a", 4), node("b", 2), node("c", 1), Node("d", 4000, 64 * 1024)])
-    engine, placed = Engine(cluster, POLICIES["spread"](), random), list[Placed]()
+    engine, placed = Engine(cluster, make_policy("spread"), random), list[Placed]()
     for number in range(random.randrange(14)):
         request = random.choice((*REQUESTS, Request(random.choice((1000, 30000)), 1024)))
         if placement := engine.choose(request):

@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.cluster.engine.arrays import Floats
 from gpuplane.cluster.engine.candidates import Candidates
 from gpuplane.cluster.engine.cluster import Cluster, OverCommitted
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.policies import POLICIES
+from gpuplane.cluster.engine.policies import POLICIES, make_policy
 from gpuplane.cluster.engine.policies.binpack import Binpack
 from gpuplane.cluster.engine.policies.fgd import Fgd
-from gpuplane.cluster.engine.policies.policy import Floats, Policy, Pricing
+from gpuplane.cluster.engine.policies.policy import Policy, Pricing
 from gpuplane.cluster.engine.policies.wasteprice.policy import Potential
 from gpuplane.cluster.engine.policies.wasteprice.slots import Slots
-from gpuplane.cluster.engine.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
 from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
 
 GIB = 1024
@@ -52,10 +53,10 @@ def test_binpack_fills_and_spread_spreads() -> None:
     half, whole = request(milli=500), request(milli=1000)
     nodes = [node("a"), node("b")]
 
-    assert run(Engine(Cluster(nodes), POLICIES["binpack"]()), half, half, whole, half, whole, whole, half) == [
+    assert run(Engine(Cluster(nodes), make_policy("binpack")), half, half, whole, half, whole, whole, half) == [
         ("a", [0]), ("a", [0]), ("a", [1]), ("b", [0]), ("b", [1]), None, ("b", [0]),
     ]  # fmt: skip
-    assert run(Engine(Cluster(nodes), POLICIES["spread"]()), half, half, half, half, whole) == [
+    assert run(Engine(Cluster(nodes), make_policy("spread")), half, half, half, half, whole) == [
         ("a", [0]), ("b", [0]), ("a", [1]), ("b", [1]), None,
     ]  # fmt: skip
 
@@ -81,7 +82,7 @@ def test_binpack_fills_and_spread_spreads() -> None:
     ],
 )
 def test_what_a_request_takes(wanted: Request, shares: list[tuple[int, int]] | None) -> None:
-    engine = Engine(Cluster([node("a", units=4)]), POLICIES["binpack"]())
+    engine = Engine(Cluster([node("a", units=4)]), make_policy("binpack"))
     found = engine.choose(wanted)
 
     assert (found and [(each.milli, each.memory_mib) for part in found.shares for each in part]) == shares
@@ -92,7 +93,7 @@ def test_what_a_request_takes(wanted: Request, shares: list[tuple[int, int]] | N
 def test_a_gpu_takes_as_many_ids_as_its_node_offers(policy: str, units: int) -> None:
     """Whether they divide a GPU or not; for pods of one container and of two."""
     both = Request(gpus=(GpuRequest(units=1),) * 2)
-    engine = Engine(Cluster([node("a", 1, units=units).but(cpu_milli=0)]), POLICIES[policy]())
+    engine = Engine(Cluster([node("a", 1, units=units).but(cpu_milli=0)]), make_policy(policy))
     placements = list[tuple[Request, Placement]]()
     while (found := engine.choose(wanted := both if len(placements) % 2 else Request(gpus=both.gpus[:1]))) is not None:
         engine.cluster.take(wanted, found)
@@ -107,7 +108,7 @@ def test_a_gpu_takes_as_many_ids_as_its_node_offers(policy: str, units: int) -> 
 
 def test_a_profile_takes_a_mig_device() -> None:
     cluster = Cluster([node("a"), node("b", is_partitioned=True, profiles={"1g.10gb": 1})])
-    engine = Engine(cluster, POLICIES["binpack"]())
+    engine = Engine(cluster, make_policy("binpack"))
     wanted = request(profile="1g.10gb")
 
     assert run(engine, wanted, wanted, wanted) == [("b", [0]), ("b", [1]), None]
@@ -117,12 +118,12 @@ def test_a_profile_takes_a_mig_device() -> None:
 def test_sick_gpus_and_closed_nodes_are_passed_over() -> None:
     cluster = Cluster([node("a", code="gpu-lost"), node("b").but(is_schedulable=False), node("c", 1)])
 
-    assert run(Engine(cluster, POLICIES["binpack"]()), request(milli=1), request(milli=1000)) == [("c", [0]), None]
+    assert run(Engine(cluster, make_policy("binpack")), request(milli=1), request(milli=1000)) == [("c", [0]), None]
 
 
 def test_nodes_come_and_go() -> None:
     cluster = Cluster([node("a")])
-    engine = Engine(cluster, POLICIES["binpack"]())
+    engine = Engine(cluster, make_policy("binpack"))
     assert run(engine, request(milli=1000, count=4)) == [None]
     cluster.put_node(node("b", 4))
     assert run(engine, request(milli=1000, count=4)) == [("b", [0, 1, 2, 3])]
@@ -134,14 +135,14 @@ def test_nodes_come_and_go() -> None:
 
 def test_ties_are_broken_by_chance_where_that_is_wanted() -> None:
     cluster = Cluster([node(name) for name in "abcd"])
-    engine = Engine(cluster, POLICIES["spread"](), Random(7))
+    engine = Engine(cluster, make_policy("spread"), Random(7))
 
     assert {found.node for _ in range(60) if (found := engine.choose(request(milli=1000)))} == set("abcd")
 
 
 def test_nothing_is_taken_twice_or_given_back_twice() -> None:
     cluster, wanted = Cluster([node("a", 1)]), request(milli=600)
-    found = Engine(cluster, POLICIES["binpack"]()).choose(wanted)
+    found = Engine(cluster, make_policy("binpack")).choose(wanted)
     assert found
     cluster.take(wanted, found)
     with pytest.raises(OverCommitted, match=r"node a: .* milli-GPU cannot be taken"):
@@ -156,7 +157,7 @@ def test_nothing_is_taken_twice_or_given_back_twice() -> None:
 
 def test_a_node_whose_pods_do_not_fit_stays_as_it_was() -> None:
     cluster, half = Cluster([node("a", 2)]), request(milli=600)
-    found = Engine(cluster, POLICIES["binpack"]()).choose(half)
+    found = Engine(cluster, make_policy("binpack")).choose(half)
     assert found
     cluster.take(half, found)
     for name in "ab":
@@ -189,7 +190,7 @@ def test_other_resources_are_taken_and_given_back() -> None:
     """As the scheduler counts pods, ephemeral storage and what other device plugins offer."""
     cluster = Cluster([node("a", 2).but(others={"pods": 1}), node("b", 2).but(others={"pods": 2, "x/nic": 1})])
     pod, with_nic = request(milli=100).but(others=(("pods", 1),)), request(milli=100).but(others=(("x/nic", 1),))
-    engine, strange = Engine(cluster, POLICIES["binpack"]()), request(milli=100).but(others=(("y/nic", 1),))
+    engine, strange = Engine(cluster, make_policy("binpack")), request(milli=100).but(others=(("y/nic", 1),))
 
     assert run(engine, pod, pod, pod, pod) == [("a", [0]), ("b", [0]), ("b", [0]), None]
     assert run(engine, with_nic, with_nic, strange) == [("b", [0]), None, None]
@@ -292,7 +293,7 @@ def test_rows_score_the_same_whichever_are_scored_together(policy: str, monkeypa
     for rows in (3, 4096):
         monkeypatch.setattr("gpuplane.cluster.engine.engine.TOGETHER", rows)
         monkeypatch.setattr("gpuplane.cluster.engine.policies.wasteprice.slots.TOGETHER", rows)
-        engines.append(engine := Engine(cluster, POLICIES[policy]()))
+        engines.append(engine := Engine(cluster, make_policy(policy)))
         for each in requests:
             engine.scores(each)
 
@@ -367,7 +368,7 @@ def _play_a_history(data: st.DataObject, policy: str, *, is_exact: bool) -> None
         return found.but(gpus=(*found.gpus, mig), taints=taints, labels=labels, is_schedulable=is_open, others=others)
 
     cluster = Cluster([described(name) for name in nodes])
-    engine, taken = Engine(cluster, POLICIES[policy]()), list[tuple[Request, Placement]]()
+    engine, taken = Engine(cluster, make_policy(policy)), list[tuple[Request, Placement]]()
     known = data.draw(st.lists(REQUESTS, min_size=1, max_size=3))
     for _ in range(data.draw(st.integers(0, 20))):
         event = data.draw(st.sampled_from(["pod", "pod", "pod", "end", "node"]))

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.explanation import GpuReason, NodeReason, explain, explain_gpus
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.pods import Pod
 from gpuplane.cluster.engine.policies import make_policy
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, NodeRules, Placement, Request, Share
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.pods import Pod
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, NodeRules, Placement, Request, Share
 
 BINPACK = make_policy("binpack")
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from gpuplane.cluster.engine.candidates import candidates
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Gpu, Node
 from gpuplane.cluster.engine.policies.fgd import Fgd, typical
-from gpuplane.cluster.engine.requests import GpuRequest, Request
 from gpuplane.cluster.engine.workload import RequestClass, Workload
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import GpuRequest, Request
 
 MODELS = ("A100", "T4")
 

@@ -5,10 +5,10 @@ import pytest
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.groups import GroupDecision, choose_group
-from gpuplane.cluster.engine.nodes import Gpu, Node
 from gpuplane.cluster.engine.policies import make_policy
-from gpuplane.cluster.engine.requests import GpuRequest, Placement, Request, Share
 from gpuplane.cluster.engine.reservations import Refused, Reservations
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import GpuRequest, Placement, Request, Share
 
 
 def node(name: str, gpus: int) -> Node:

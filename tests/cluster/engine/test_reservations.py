@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.requests import GpuRequest, Placement, Request, Share
 from gpuplane.cluster.engine.reservations import Refused, Reservations, restored
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import GpuRequest, Placement, Request, Share
 from tests.cluster.engine.histories import History
 
 WANTED = Request(1000, 0, (GpuRequest(milli=1000),))

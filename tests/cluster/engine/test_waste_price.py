@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from gpuplane.cluster.engine.candidates import candidates
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Gpu, Node
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
 from gpuplane.cluster.engine.policies.wasteprice.policy import (
     EXPONENT,
@@ -26,8 +25,9 @@ from gpuplane.cluster.engine.policies.wasteprice.policy import (
 )
 from gpuplane.cluster.engine.policies.wasteprice.prices import SIZES, round_up, waste_prices
 from gpuplane.cluster.engine.policies.wasteprice.slots import Slots
-from gpuplane.cluster.engine.requests import GpuRequest, Request
 from gpuplane.cluster.engine.workload import RequestClass, Workload
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import GpuRequest, Request
 
 TRACES = Path(os.environ.get("GPUPLANE_OPENB", Path(__file__).parents[4] / "shared/data/openb"))
 DEMANDS = st.dictionaries(st.integers(60, 999), st.integers(1, 50), min_size=1, max_size=8)

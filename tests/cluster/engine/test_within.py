@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.policies import POLICIES
-from gpuplane.cluster.engine.requests import GpuRequest, Placement, Request, Share
+from gpuplane.cluster.engine.policies import POLICIES, make_policy
 from gpuplane.cluster.engine.within import place_within
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import GpuRequest, Placement, Request, Share
 
 MEMORY = 1000
 PARTS = st.builds(
@@ -51,7 +51,7 @@ def test_a_place_is_found_where_there_is_one(used: list[int], parts: list[GpuReq
     found = place_within(cluster, 0, request)
 
     assert (found is not None) == fits([(1000 - each, MEMORY - each) for each in used], parts)
-    chosen = Engine(cluster, POLICIES[policy]()).choose(request)
+    chosen = Engine(cluster, make_policy(policy)).choose(request)
     assert (chosen is None) == (found is None)
     for placement in filter(None, (found, chosen)):
         assert [len({share.gpu for share in part}) for part in placement.shares] == [each.count for each in parts]
@@ -65,10 +65,10 @@ def test_containers_may_share_a_gpu() -> None:
     cluster = Cluster([Node("n", 8000, 0, (Gpu("0"),))])
     half = GpuRequest(milli=500)
 
-    assert Engine(cluster, POLICIES["waste-price"]()).choose(Request(0, 0, (half, half))) == Placement(
+    assert Engine(cluster, make_policy("waste-price")).choose(Request(0, 0, (half, half))) == Placement(
         "n", ((Share(0, 500),), (Share(0, 500),))
     )
-    assert Engine(cluster, POLICIES["waste-price"]()).choose(Request(0, 0, (half,) * 3)) is None
+    assert Engine(cluster, make_policy("waste-price")).choose(Request(0, 0, (half,) * 3)) is None
 
 
 @given(

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Gpu, Node
 from gpuplane.cluster.engine.policies.expected import CLASSES, fewest
 from gpuplane.cluster.engine.policies.fgd import typical
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
-from gpuplane.cluster.engine.requests import ANYWHERE, GpuRequest, NodeRules, Request
 from gpuplane.cluster.engine.workload import REQUESTS, RequestClass, Workload
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import ANYWHERE, GpuRequest, NodeRules, Request
 
 ANY = frozenset[str]()
 T4 = frozenset({"T4"})

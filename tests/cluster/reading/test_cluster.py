@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.pods import tell_placement
-from gpuplane.cluster.engine.policies import POLICIES
+from gpuplane.cluster.engine.policies import make_policy
+from gpuplane.cluster.model.pods import tell_placement
 from gpuplane.cluster.reading.cluster import SeenCluster, read_cluster
 from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, encode_node_gpus
 from gpuplane.kubernetes.contracts.nodegpus import Holding, NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
@@ -90,7 +90,7 @@ def test_a_node_takes_no_more_pods_than_it_says() -> None:
     found = seen([full], [pod("a", 0, on="full"), pod("b", 0)])
 
     assert found.notes == ()
-    assert Engine(found.build(), POLICIES["binpack"]()).choose(found.waiting[0].request) is None
+    assert Engine(found.build(), make_policy("binpack")).choose(found.waiting[0].request) is None
 
 
 def test_who_does_not_wait_for_a_place() -> None:
@@ -190,7 +190,7 @@ def test_a_waiting_pod_is_placed_and_told_to_its_node() -> None:
     holding = Holding(PodRef("d", "a", container="c"), GPU, "0")
     found = seen([node("n", told=told(holding))], [pod("a", on="n"), pod("b")])
     cluster, [waiting] = found.build(), found.waiting
-    placement = Engine(cluster, POLICIES["binpack"]()).choose(waiting.request)
+    placement = Engine(cluster, make_policy("binpack")).choose(waiting.request)
     assert placement
     node_ = cluster.nodes[0]
     assert node_
@@ -213,7 +213,7 @@ def test_a_shared_gpu_has_as_many_pods_as_ids(ids: int, is_told: bool) -> None:
     holders = [pod("a", on="n")] if is_told else [pod("a", on="n"), pod("b", on="n")]
     found = seen([described], [*holders, pod("new")])
     cluster, request = found.build(), found.waiting[0].request.but(cpu_milli=0, memory_bytes=0)
-    engine = Engine(cluster, POLICIES["binpack"]())
+    engine = Engine(cluster, make_policy("binpack"))
     placed = 0
     while placement := engine.choose(request):
         cluster.take(request, placement)
@@ -247,7 +247,7 @@ def test_amounts_of_any_size_are_added_within_64_bits() -> None:
     cluster = found.build()
 
     assert cluster.gpu_memory_mib[0, 0] == LARGEST
-    assert Engine(cluster, POLICIES["binpack"]()).choose(found.waiting[0].request) is None
+    assert Engine(cluster, make_policy("binpack")).choose(found.waiting[0].request) is None
 
 
 ANY = st.recursive(
@@ -291,7 +291,7 @@ def test_any_cluster_is_read_and_takes_no_more_than_there_is(
         ],
     )  # fmt: skip
     cluster = found.build()
-    engine = Engine(cluster, POLICIES["waste-price"]())
+    engine = Engine(cluster, make_policy("waste-price"))
 
     assert (cluster.room >= -1).all()
     over = {each.subject for each in found.notes if each.code == "over-held"}

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.cluster.engine.nodes import Gpu
+from gpuplane.cluster.model.nodes import Gpu
 from gpuplane.cluster.reading.nodes import SeenNode, read_node
 from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, encode_node_gpus
 from gpuplane.kubernetes.contracts.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource

@@ -8,8 +8,8 @@ import pytest
 from gpuplane.cluster.answers import show_waiting
 from gpuplane.cluster.engine.configuration import PlacementConfig
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Gpu
-from gpuplane.cluster.engine.policies import POLICIES
+from gpuplane.cluster.engine.policies import make_policy
+from gpuplane.cluster.model.nodes import Gpu
 from gpuplane.cluster.reading.cluster import SeenCluster
 from gpuplane.cluster.reading.listing import read_saved
 from gpuplane.cluster.reading.peers import (
@@ -132,7 +132,7 @@ def test_hami_splits_a_gpu_no_further_than_it_has_registered() -> None:
     waits["spec"]["nodeName"] = ""
 
     def fits(cluster: SeenCluster) -> bool:
-        return Engine(cluster.build(), POLICIES["binpack"]()).choose(cluster.waiting[0].request) is not None
+        return Engine(cluster.build(), make_policy("binpack")).choose(cluster.waiting[0].request) is not None
 
     assert fits(read(of_hami(), *pods[1:], waits))
     assert not fits(read(of_hami(), *pods, waits))
@@ -225,7 +225,7 @@ def test_a_pod_of_gpushare_fits_where_one_gpu_has_room_for_all_of_it() -> None:
     waits["spec"] |= {"nodeName": "", "containers": waits["spec"]["containers"] * 2}
     found = read(shared, node("n1"), waits)
 
-    assert Engine(found.build(), POLICIES["binpack"]()).choose(found.waiting[0].request) is None
+    assert Engine(found.build(), make_policy("binpack")).choose(found.waiting[0].request) is None
 
 
 def test_memory_is_counted_in_the_unit_of_a_node_that_says_how_many_gpus_it_has() -> None:

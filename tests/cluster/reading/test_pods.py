@@ -5,8 +5,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.cluster.engine.pods import Pod
-from gpuplane.cluster.engine.requests import ANYWHERE, GpuRequest, NodeRules
+from gpuplane.cluster.model.pods import Pod
+from gpuplane.cluster.model.requests import ANYWHERE, GpuRequest, NodeRules
 from gpuplane.cluster.reading.pods import NO_SUCH, GpusThere, read_pod
 from gpuplane.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec, ResourceRequirements
 from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement, Toleration

@@ -2,8 +2,8 @@
 
 from random import Random
 
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, Request
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Request
 from gpuplane.cluster.simulation.pods import TracePod
 
 SHARES = ((810, 1), (470, 1), (320, 1), (WHOLE, 1), (WHOLE, 2), (WHOLE, 4), (0, 0))

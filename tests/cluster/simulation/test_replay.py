@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Node
-from gpuplane.cluster.engine.policies import POLICIES
-from gpuplane.cluster.engine.requests import GpuRequest, Placement, Request, Share
+from gpuplane.cluster.engine.policies import POLICIES, make_policy
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.requests import GpuRequest, Placement, Request, Share
 from gpuplane.cluster.simulation.fragmentation import FragmentationMeasure, typical
 from gpuplane.cluster.simulation.pods import TracePod
 from gpuplane.cluster.simulation.replay import Replay, capacity_milli, replay
@@ -53,7 +53,7 @@ def test_all_departs_and_whoever_waits_is_placed(seed: int, queue: Queue, policy
     coming = arrivals(pods, capacity_milli(nodes), scenario, seed)
     play = Replay(nodes, pods, policy, seed, coming, scenario)
     run = play.run()
-    empty = Engine(Cluster(nodes), POLICIES["binpack"]())
+    empty = Engine(Cluster(nodes), make_policy("binpack"))
     possible = Counter(empty.choose(each.request) is not None for each in coming.pods)[True]
 
     assert play.allocated_milli == 0
@@ -118,7 +118,7 @@ def test_fragmentation_is_the_papers(seed: int) -> None:
     """After each of some pods that come and go."""
     nodes, pods, random = some_nodes(seed), some_pods(seed), Random(seed)
     cluster, requests = Cluster(nodes), typical(pods)
-    engine, measure, there = Engine(cluster, POLICIES["spread"]()), FragmentationMeasure(cluster, requests), []
+    engine, measure, there = Engine(cluster, make_policy("spread")), FragmentationMeasure(cluster, requests), []
     for each in pods:
         if (placement := engine.choose(each.request)) is not None:
             cluster.take(each.request, placement)

@@ -3,8 +3,8 @@
 import pytest
 
 from gpuplane.base.strict import MAX_ERRORS, InvalidInput
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.requests import GpuRequest, Request
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import GpuRequest, Request
 from gpuplane.cluster.simulation.pods import TracePod, class_of, ordered
 from gpuplane.cluster.simulation.trace import read_nodes, read_pods
 

@@ -11,9 +11,10 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from gpuplane.cluster.engine.changes import Changes, with_rows
-from gpuplane.cluster.engine.nodes import Booleans, Integers, Node, Rows
-from gpuplane.cluster.engine.requests import NodeRules
+from gpuplane.cluster.engine.arrays import Booleans, Integers, with_rows
+from gpuplane.cluster.engine.changes import Changes, Rows
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.requests import NodeRules
 from gpuplane.kubernetes.selectors import NodeSelectorTerm, Requirement, Taint, meets, tolerates
 
 What = TypeVar("What")

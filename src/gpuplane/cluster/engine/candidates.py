@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpuplane.cluster.engine.arrays import Booleans, Integers
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Booleans, Integers
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, Placement, Request
 from gpuplane.cluster.engine.within import place_within
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request
 
 MOST = np.iinfo(np.int64).max
 

@@ -1,15 +1,39 @@
-"""Which rows of a cluster have changed since the last look, for whoever keeps something of each row."""
+"""The nodes of a cluster, a row each, when each of them last changed, and who looks only at what has changed since."""
 
-from typing import TypeVar
 from weakref import ref
 
 import numpy as np
-import numpy.typing as npt
 
-from gpuplane.cluster.engine.nodes import Integers, Rows
+from gpuplane.cluster.engine.arrays import Integers
+from gpuplane.cluster.model.nodes import Node
 
-Scalar = TypeVar("Scalar", bound=np.generic)
-NOTHING = np.zeros(0, np.int64)
+NO_ROWS = np.zeros(0, np.int64)
+
+
+class Rows:
+    """`nodes`: one for each row; None where it has gone. `version` counts changes, from the one that is given."""
+
+    def __init__(self, version: int = 0) -> None:
+        self.nodes: list[Node | None] = []
+        self.version = version
+        self.inventory_version = 0  # the version when a node last came, went or was described anew
+        self.changed_at = np.zeros(0, np.int64)  # the version when each row last changed
+        self.described_at = np.zeros(0, np.int64)  # the same, of what the node has
+
+    def rows_changed_since(self, version: int) -> Integers:
+        """The rows that have changed since then, in order."""
+        return np.flatnonzero(self.changed_at[: len(self.nodes)] > version)
+
+    def rows_described_since(self, version: int) -> Integers:
+        """Those whose node came, went or was described anew."""
+        return np.flatnonzero(self.described_at[: len(self.nodes)] > version)
+
+    def log(self, row: int, *, is_described: bool = False) -> None:
+        """A row has changed; `is_described`: what its node has, too."""
+        self.version += 1
+        self.changed_at[row] = self.version
+        if is_described:
+            self.inventory_version = self.described_at[row] = self.version
 
 
 class Changes:
@@ -31,12 +55,5 @@ class Changes:
             self._cluster, self._version = ref(cluster), -1
         since, self._version = self._version, cluster.version
         if self._of_nodes:
-            return cluster.rows_described_since(since) if cluster.inventory_version > since else NOTHING
-        return cluster.rows_changed_since(since) if cluster.version > since else NOTHING
-
-
-def with_rows(array: npt.NDArray[Scalar], rows: int) -> npt.NDArray[Scalar]:
-    """The same array with so many rows: new ones are 0."""
-    if len(array) >= rows:
-        return array[:rows]
-    return np.pad(array, [(0, rows - len(array))] + [(0, 0)] * (array.ndim - 1))
+            return cluster.rows_described_since(since) if cluster.inventory_version > since else NO_ROWS
+        return cluster.rows_changed_since(since) if cluster.version > since else NO_ROWS

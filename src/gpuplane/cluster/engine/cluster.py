@@ -13,8 +13,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gpuplane.cluster.engine.allowed import Allowed
-from gpuplane.cluster.engine.nodes import Booleans, Integers, Node, Rows
-from gpuplane.cluster.engine.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
+from gpuplane.cluster.engine.arrays import Booleans, Integers
+from gpuplane.cluster.engine.changes import Rows
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
 
 _Move = tuple[str, Integers, int | tuple[int, ...], int, int]
 """Of one array: the unit, the array, the place in it, the amount, and the most that may be free there."""

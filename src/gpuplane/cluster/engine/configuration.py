@@ -9,7 +9,6 @@
 Nothing here needs NumPy: a command line is checked before anything large is imported.
 """
 
-import re
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -17,37 +16,13 @@ import msgspec
 
 from gpuplane.base.strict import DocumentPath, load_yaml_as
 from gpuplane.base.value import Value
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, Request
+from gpuplane.cluster.engine.policies import UnknownPolicy, parse_policy
 from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Request
 from gpuplane.kubernetes.migprofilenames import parse_profile
 
-POLICY_NAMES = ("binpack", "spread", "fgd", "waste-price")
 MAX_BYTES = 1 << 20
 """Of a configuration file."""
-
-
-class UnknownPolicy(ValueError):
-    """A text that names no policy, and says what is wrong with it. `name`: what stands where a name should; "" where
-    something else is wrong."""
-
-    def __init__(self, text: str, name: str = "") -> None:
-        super().__init__(text)
-        self.name = name
-
-
-def parse_policy(text: str) -> dict[str, float]:
-    """Name → weight, above 0, of "fgd" or "waste-price:1+spread:0.1". Raises UnknownPolicy."""
-    found = dict[str, float]()
-    for part in text.split("+"):
-        name, colon, weight = part.partition(":")
-        if name not in POLICY_NAMES:
-            raise UnknownPolicy(f"{name!r} is no policy: there are {', '.join(POLICY_NAMES)}", name)
-        if name in found:
-            raise UnknownPolicy(f"{text!r} has {name} twice")
-        if colon and not (re.fullmatch(r"\d{1,6}(\.\d{1,6})?", weight, re.ASCII) and float(weight) > 0):
-            raise UnknownPolicy(f"{part!r}: a weight is a number above 0, as in {name}:0.5")
-        found[name] = float(weight or 1)
-    return found
 
 
 class ExpectedRequest(Value, rename="camel"):

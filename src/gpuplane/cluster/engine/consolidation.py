@@ -17,8 +17,8 @@ from gpuplane.base.value import Value
 from gpuplane.cluster.engine.cluster import Cluster, OverCommitted
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
-from gpuplane.cluster.engine.requests import WHOLE, Placement, Request
 from gpuplane.cluster.engine.usable import Usable
+from gpuplane.cluster.model.requests import WHOLE, Placement, Request
 
 MOST_TOGETHER = 8
 """Pods that are tried as one step."""

@@ -12,11 +12,11 @@ from random import Random
 import numpy as np
 import numpy.typing as npt
 
+from gpuplane.cluster.engine.arrays import Booleans, Floats, Integers
 from gpuplane.cluster.engine.candidates import candidates
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Booleans, Integers
-from gpuplane.cluster.engine.policies.policy import Floats, Policy, Pricing
-from gpuplane.cluster.engine.requests import Placement, Request
+from gpuplane.cluster.engine.policies.policy import Policy, Pricing
+from gpuplane.cluster.model.requests import Placement, Request
 
 KEPT = 512
 """Requests whose scores are kept; the one that was asked for longest ago goes."""

@@ -10,13 +10,13 @@ from typing import Literal, get_args
 import numpy as np
 
 from gpuplane.base.value import Value
+from gpuplane.cluster.engine.arrays import Booleans
 from gpuplane.cluster.engine.candidates import candidates
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Booleans
-from gpuplane.cluster.engine.pods import Pod
 from gpuplane.cluster.engine.preemption import NO_BUDGETS, Preemption, find_preemption, preempts
-from gpuplane.cluster.engine.requests import GpuRequest, Placement, Request, Share
+from gpuplane.cluster.model.pods import Pod
+from gpuplane.cluster.model.requests import GpuRequest, Placement, Request, Share
 from gpuplane.kubernetes.resourcenames import MIG_RESOURCE_PREFIX
 
 Unfit = Literal["model", "id", "resource", "sick", "partitioned", "profile", "too-small"]

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from gpuplane.base.value import Value
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies.binpack import Binpack
-from gpuplane.cluster.engine.requests import Placement, Request
+from gpuplane.cluster.model.requests import Placement, Request
 
 
 class GroupDecision(Value):

@@ -18,9 +18,9 @@ import numpy as np
 from gpuplane.base.value import Value
 from gpuplane.cluster.engine.candidates import candidates
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.pods import Pod
-from gpuplane.cluster.engine.requests import Placement, Request
 from gpuplane.cluster.engine.within import place_within
+from gpuplane.cluster.model.pods import Pod
+from gpuplane.cluster.model.requests import Placement, Request
 
 LEAST_PRIORITY = -(1 << 31)
 """Of a pod."""

@@ -13,8 +13,8 @@ from typing import Literal
 
 from gpuplane.base.value import Value
 from gpuplane.cluster.engine.cluster import Cluster, OverCommitted
-from gpuplane.cluster.engine.nodes import Node
-from gpuplane.cluster.engine.requests import Placement, Request
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.requests import Placement, Request
 
 SECONDS = 60.0
 """For which a reservation holds that is not bound."""

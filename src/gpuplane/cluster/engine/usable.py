@@ -8,12 +8,11 @@ to shares (policies/wasteprice/prices.py).
 
 import numpy as np
 
+from gpuplane.cluster.engine.arrays import Booleans, Floats, Integers
 from gpuplane.cluster.engine.candidates import Candidates
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Booleans, Integers
-from gpuplane.cluster.engine.policies.policy import Floats
-from gpuplane.cluster.engine.requests import WHOLE, Request
 from gpuplane.cluster.engine.workload import RequestClass
+from gpuplane.cluster.model.requests import WHOLE, Request
 
 
 class Usable:

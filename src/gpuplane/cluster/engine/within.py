@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, Placement, Request, Share
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request, Share
 
 STEPS = 20_000
 """Sets of GPUs that are tried for one pod on one node."""

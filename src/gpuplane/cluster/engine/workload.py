@@ -7,7 +7,7 @@ ask for the classes of requests: those that differ in what matters to packing.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpuplane.cluster.engine.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Request
+from gpuplane.cluster.model.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Request
 
 USUAL: Mapping[Request, float] = {
     Request(8000, 0, (GpuRequest(count=count, milli=WHOLE),)): 1.0 for count in (1, 2, 4, 8)

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.base.value import Value
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Node
-from gpuplane.cluster.engine.pods import Pod
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.pods import Pod
 from gpuplane.cluster.reading.budgets import ApiBudget, Budgets
 from gpuplane.cluster.reading.held import Note, settle, unknown_nodes
 from gpuplane.cluster.reading.nodes import (

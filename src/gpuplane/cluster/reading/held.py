@@ -14,10 +14,10 @@ import numpy as np
 
 from gpuplane.base.value import Value
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Node
-from gpuplane.cluster.engine.pods import Pod
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, Placement, Request, Share
 from gpuplane.cluster.engine.within import place_within
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.pods import Pod
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request, Share
 from gpuplane.cluster.reading.nodes import ALIYUN_MEMORY, SeenNode
 from gpuplane.cluster.reading.peers import HeldGpu
 from gpuplane.kubernetes.contracts.nodeannotation import GIVEN_OUT_STATES

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from gpuplane.cluster.engine.nodes import Gpu, Node
+from gpuplane.cluster.model.nodes import Gpu, Node
 from gpuplane.cluster.reading.peers import REGISTERED, hami_resources, registered_gpus
 from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, decode_node_gpus
 from gpuplane.kubernetes.contracts.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource

@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 
 from gpuplane.base.value import Value
-from gpuplane.cluster.engine.nodes import Gpu
+from gpuplane.cluster.model.nodes import Gpu
 from gpuplane.kubernetes.objects import LARGEST, NOT_DECODED, ApiPod, Container, is_number, model_name
 from gpuplane.kubernetes.resourcenames import GPU_RESOURCE
 

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuplane.cluster.engine.pods import Pod
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, NodeRules, Request
+from gpuplane.cluster.model.pods import Pod
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, NodeRules, Request
 from gpuplane.cluster.reading.nodes import (
     ALIYUN_MEMORY,
     NODE_TAINTS,

@@ -4,8 +4,8 @@ from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.policies.expected import usual_gpu
-from gpuplane.cluster.engine.requests import Request
 from gpuplane.cluster.engine.workload import request_class
+from gpuplane.cluster.model.requests import Request
 from gpuplane.cluster.reading.cluster import SeenCluster
 from gpuplane.cluster.simulation.pods import TracePod
 from gpuplane.cluster.simulation.workers import Trace

@@ -8,8 +8,8 @@ a run more or less changes what is allocated by chance, too, so one node more ma
 from collections.abc import Sequence
 from random import Random
 
-from gpuplane.cluster.engine.nodes import Node
-from gpuplane.cluster.engine.requests import WHOLE
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.requests import WHOLE
 from gpuplane.cluster.simulation.pods import TracePod
 from gpuplane.cluster.simulation.replay import Replay, capacity_milli
 from gpuplane.cluster.simulation.scenario import Scenario, arrivals

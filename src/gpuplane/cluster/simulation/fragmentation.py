@@ -13,7 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.requests import Request
+from gpuplane.cluster.model.requests import Request
 from gpuplane.cluster.simulation.pods import TracePod
 
 TYPICAL = 0.95

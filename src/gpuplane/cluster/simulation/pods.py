@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuplane.base.value import Value
-from gpuplane.cluster.engine.requests import WHOLE, Request
+from gpuplane.cluster.model.requests import WHOLE, Request
 
 WITHOUT_GPU, SHARED = "cpu", "shared"
 

@@ -11,10 +11,10 @@ from random import Random
 
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
-from gpuplane.cluster.engine.nodes import Node
 from gpuplane.cluster.engine.policies import make_policy
-from gpuplane.cluster.engine.requests import WHOLE, Placement, Request
 from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.requests import WHOLE, Placement, Request
 from gpuplane.cluster.simulation.fragmentation import FragmentationMeasure, typical
 from gpuplane.cluster.simulation.pods import TracePod, class_of, ordered
 from gpuplane.cluster.simulation.results import Point, Run

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from gpuplane.base.value import Value
-from gpuplane.cluster.engine.nodes import Node
-from gpuplane.cluster.engine.requests import WHOLE
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.requests import WHOLE
 from gpuplane.cluster.simulation.pods import TracePod
 from gpuplane.cluster.simulation.replay import capacity_milli
 from gpuplane.cluster.simulation.results import (

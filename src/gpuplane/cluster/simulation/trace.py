@@ -16,8 +16,8 @@ from typing import TypeVar
 
 from gpuplane.base.strict import MAX_ERRORS, InvalidInput, closest_match
 from gpuplane.base.text import format_count
-from gpuplane.cluster.engine.nodes import Gpu, Node
-from gpuplane.cluster.engine.requests import WHOLE, GpuRequest, Request
+from gpuplane.cluster.model.nodes import Gpu, Node
+from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Request
 from gpuplane.cluster.simulation.pods import TracePod
 
 MIB = 1 << 20

@@ -18,7 +18,7 @@ from typing import Protocol
 import msgspec
 
 from gpuplane.base.value import Value
-from gpuplane.cluster.engine.nodes import Node
+from gpuplane.cluster.model.nodes import Node
 from gpuplane.cluster.simulation.fewer import gpus_fewer
 from gpuplane.cluster.simulation.pods import TracePod
 from gpuplane.cluster.simulation.replay import replay

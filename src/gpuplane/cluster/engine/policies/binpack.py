@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from gpuplane.cluster.engine.arrays import Floats
 from gpuplane.cluster.engine.candidates import Candidates
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.policies.policy import Floats
-from gpuplane.cluster.engine.requests import WHOLE, Request
 from gpuplane.cluster.engine.workload import Workload
+from gpuplane.cluster.model.requests import WHOLE, Request
 
 GPU_WEIGHT = 1000.0
 """A milli-GPU less left on the chosen GPUs counts more than all that a node's other GPUs have."""

@@ -2,11 +2,11 @@
 
 import numpy as np
 
+from gpuplane.cluster.engine.arrays import Integers
 from gpuplane.cluster.engine.changes import Changes
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Integers
-from gpuplane.cluster.engine.requests import WHOLE
 from gpuplane.cluster.engine.workload import RequestClass, Workload
+from gpuplane.cluster.model.requests import WHOLE
 
 CLASSES = 256
 """Classes that a policy looks at for each node and place."""

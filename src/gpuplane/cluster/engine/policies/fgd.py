@@ -12,14 +12,13 @@ Here the node and the GPU with the least left win them, and what ties still may 
 import numpy as np
 import numpy.typing as npt
 
+from gpuplane.cluster.engine.arrays import Floats, Integers, with_rows
 from gpuplane.cluster.engine.candidates import Candidates
-from gpuplane.cluster.engine.changes import Changes, with_rows
+from gpuplane.cluster.engine.changes import Changes
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Integers
 from gpuplane.cluster.engine.policies.expected import Expected, fewest
-from gpuplane.cluster.engine.policies.policy import Floats
-from gpuplane.cluster.engine.requests import WHOLE, Request
 from gpuplane.cluster.engine.workload import RequestClass, Workload
+from gpuplane.cluster.model.requests import WHOLE, Request
 
 POPULAR = 0.95
 """The most frequent requests that make up so much of all are the typical ones."""

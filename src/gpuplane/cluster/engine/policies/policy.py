@@ -2,14 +2,10 @@
 
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
+from gpuplane.cluster.engine.arrays import Floats
 from gpuplane.cluster.engine.candidates import Candidates
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.requests import Request
-
-Floats = npt.NDArray[np.float64]
+from gpuplane.cluster.model.requests import Request
 
 
 class Pricing(Protocol):

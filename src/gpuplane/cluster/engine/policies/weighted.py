@@ -8,10 +8,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpuplane.cluster.engine.arrays import Floats
 from gpuplane.cluster.engine.candidates import Candidates
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.policies.policy import Floats, Policy, Pricing
-from gpuplane.cluster.engine.requests import Request
+from gpuplane.cluster.engine.policies.policy import Policy, Pricing
+from gpuplane.cluster.model.requests import Request
 
 
 class Weighted:

@@ -8,15 +8,15 @@ come or gone.
 
 import numpy as np
 
+from gpuplane.cluster.engine.arrays import Floats, with_rows
 from gpuplane.cluster.engine.candidates import Candidates
-from gpuplane.cluster.engine.changes import Changes, with_rows
+from gpuplane.cluster.engine.changes import Changes
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.policies.expected import Expected, fewest
-from gpuplane.cluster.engine.policies.policy import Floats
 from gpuplane.cluster.engine.policies.wasteprice.prices import waste_prices
 from gpuplane.cluster.engine.policies.wasteprice.slots import FIFTHS, MOST, Fifths, Slots
-from gpuplane.cluster.engine.requests import WHOLE, Request
 from gpuplane.cluster.engine.workload import RequestClass, Workload
+from gpuplane.cluster.model.requests import WHOLE, Request
 
 WASTE = 1e5
 """A whole GPU, in points."""

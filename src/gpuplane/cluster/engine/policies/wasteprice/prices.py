@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gpuplane.cluster.engine.policies.policy import Floats
-from gpuplane.cluster.engine.requests import WHOLE
+from gpuplane.cluster.engine.arrays import Floats
+from gpuplane.cluster.model.requests import WHOLE
 
 SIZES = 24
 """Different sizes that are priced; of more, the rarest are rounded up."""

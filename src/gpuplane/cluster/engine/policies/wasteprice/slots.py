@@ -10,12 +10,12 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from gpuplane.cluster.engine.arrays import Booleans, Integers, with_rows
 from gpuplane.cluster.engine.candidates import Candidates
-from gpuplane.cluster.engine.changes import Changes, with_rows
+from gpuplane.cluster.engine.changes import Changes
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.nodes import Booleans, Integers
-from gpuplane.cluster.engine.requests import WHOLE
 from gpuplane.cluster.engine.workload import RequestClass
+from gpuplane.cluster.model.requests import WHOLE
 
 FIFTHS = 5
 MOST = 4000

@@ -1,8 +1,8 @@
 """A pod, as placement knows it: what it asks for, and where it is."""
 
 from gpuplane.base.value import Value
-from gpuplane.cluster.engine.nodes import Node
-from gpuplane.cluster.engine.requests import Placement, Request
+from gpuplane.cluster.model.nodes import Node
+from gpuplane.cluster.model.requests import Placement, Request
 from gpuplane.kubernetes.contracts.podplacement import PlacedContainer, PlacedGpu, PodPlacement
 
 

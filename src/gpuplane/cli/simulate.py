@@ -16,7 +16,7 @@ from gpuplane.base.strict import InvalidInput, did_you_mean
 from gpuplane.base.text import format_count, join_first_names
 from gpuplane.cli.options import PATH, OneOf, misuse
 from gpuplane.cli.outputs import check_output, write_output
-from gpuplane.cli.placement.cluster import kubeconfig, read, require, saved
+from gpuplane.cli.placement.cluster import kubeconfig, read_without_places, require, saved
 from gpuplane.cli.progress import progress_bar
 from gpuplane.cli.say import say, told
 from gpuplane.cluster.engine.policies import POLICIES, UnknownPolicy, parse_policy
@@ -32,7 +32,7 @@ SUFFIXES = (".png", ".svg")
 MOST_SEEDS = 1000
 LARGEST = 2**32
 EXTRA = "simulation"
-OF_HOLDERS = frozenset({"held-assumed", "over-held", "device-gone", "budgets-unread"})
+OF_HOLDERS = frozenset({"held-assumed", "device-gone", "budgets-unread"})
 """Notes on who has what now, and who may end: nodes are played empty."""
 
 
@@ -198,7 +198,7 @@ def read_trace(nodes: Path, pods: Path) -> "Trace":
 
 def read_cluster(kubeconfig: Path | None, saved: Path | None) -> "Trace":
     """Nodes and pods of a cluster. Raises ClickException."""
-    seen = read(kubeconfig, saved, unsaid=OF_HOLDERS)
+    seen = read_without_places(kubeconfig, saved, unsaid=OF_HOLDERS)
     from gpuplane.cluster.simulation.clusters import trace_of, without_impossible
 
     trace = trace_of(seen)

@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuplane.cluster.answers import EndShown, movable, show_plan, show_waiting
+from gpuplane.cluster.answers.assumed import assume_places
+from gpuplane.cluster.answers.explain import EndShown, show_waiting
+from gpuplane.cluster.answers.plan import movable, show_plan
 from gpuplane.cluster.engine.configuration import PlacementConfig
 from gpuplane.cluster.reading.budgets import ApiBudget, Budgets
 from gpuplane.cluster.reading.cluster import SeenCluster
@@ -33,7 +35,7 @@ def labelled(found: dict[str, Any], **labels: str) -> dict[str, Any]:
 
 
 def read(items: list[Any]) -> SeenCluster:
-    return read_saved(json.dumps({"kind": "List", "items": items}).encode(), "c.json")
+    return assume_places(read_saved(json.dumps({"kind": "List", "items": items}).encode(), "c.json"))
 
 
 def budgets_of(api: dict[str, Any], *budgets: dict[str, Any]) -> tuple[str, ...]:

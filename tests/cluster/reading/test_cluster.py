@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.cluster.answers.assumed import assume_places, build
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.model.pods import tell_placement
@@ -39,7 +40,7 @@ def seen(nodes: list[dict[str, Any]], pods: list[dict[str, Any]]) -> SeenCluster
     def read(objects: list[dict[str, Any]], kind: type) -> Any:
         return msgspec.json.decode(msgspec.json.encode(objects), type=list[kind])  # type: ignore[valid-type]
 
-    return read_cluster(read(nodes, ApiNode), read(pods, ApiPod))
+    return assume_places(read_cluster(read(nodes, ApiNode), read(pods, ApiPod)))
 
 
 def told(*holdings: Holding, gpus: int = 2) -> NodeGpus:
@@ -60,8 +61,8 @@ def test_the_annotation_says_who_has_which_gpu() -> None:
 
     assert places(found) == {"d/a": ("n", [1]), "d/b": ("n", [])}
     assert found.notes == ()
-    assert found.build().milli_free[0, :2].tolist() == [1000, 0]
-    assert found.build().cpu_free[0] == 6000
+    assert build(found).milli_free[0, :2].tolist() == [1000, 0]
+    assert build(found).cpu_free[0] == 6000
 
 
 def test_what_nobody_says_is_assumed_and_told() -> None:
@@ -70,8 +71,8 @@ def test_what_nobody_says_is_assumed_and_told() -> None:
 
     assert {(each.code, each.subject) for each in found.notes} == {("held-assumed", "n"), ("over-held", "n")}
     assert all(each.is_assumed for each in found.pods)
-    assert sorted(found.build().milli_free[0, :2].tolist()) == [-1000, 0]
-    assert not (found.build().room > 0).any()
+    assert sorted(build(found).milli_free[0, :2].tolist()) == [-1000, 0]
+    assert not (build(found).room > 0).any()
 
 
 def test_who_waits_stands_in_order_of_priority_and_who_has_ended_holds_nothing() -> None:
@@ -90,7 +91,7 @@ def test_a_node_takes_no_more_pods_than_it_says() -> None:
     found = seen([full], [pod("a", 0, on="full"), pod("b", 0)])
 
     assert found.notes == ()
-    assert Engine(found.build(), make_policy("binpack")).choose(found.waiting[0].request) is None
+    assert Engine(build(found), make_policy("binpack")).choose(found.waiting[0].request) is None
 
 
 def test_who_does_not_wait_for_a_place() -> None:
@@ -103,7 +104,7 @@ def test_who_does_not_wait_for_a_place() -> None:
 
     assert found.waiting == ()
     assert [(each.code, each.subject) for each in found.notes] == [("gated", "d/gated"), ("held-assumed", "n")]
-    assert found.build().milli_free[0].tolist() == [0, 1000]
+    assert build(found).milli_free[0].tolist() == [0, 1000]
 
 
 def test_pods_without_a_uid_count() -> None:
@@ -151,7 +152,7 @@ def test_a_pod_has_as_many_shares_as_it_asks_for() -> None:
     found = seen([shared], [pod("a", 2, on="n")])
 
     assert [each.code for each in found.notes] == ["held-assumed"]
-    assert found.build().units_free[0].tolist() == [2]
+    assert build(found).units_free[0].tolist() == [2]
 
 
 def test_devices_that_are_held_by_nobody_known_are_not_free() -> None:
@@ -163,7 +164,7 @@ def test_devices_that_are_held_by_nobody_known_are_not_free() -> None:
     )
     found = seen([node("n", told=told(*holdings))], [])
 
-    assert (found.build().milli_free[0, :2] == 0).all()
+    assert (build(found).milli_free[0, :2] == 0).all()
     assert [(each.code, each.detail) for each in found.notes] == [("device-gone", "GPU-lost")]
 
 
@@ -180,7 +181,7 @@ def test_mig_devices_are_held_by_profile() -> None:
         (NodeGpu("0", "GPU-0", "A100", 81920, mig=mig),), (Holding(PodRef("d", "a", container="c"), MIG, "0:1"),)
     )
     found = seen([node("n", told=gpus)], [pod("a", 0, on="n")])
-    cluster = found.build()
+    cluster = build(found)
 
     assert cluster.instances_free[0, 0].tolist() == [1]
 
@@ -189,7 +190,7 @@ def test_a_waiting_pod_is_placed_and_told_to_its_node() -> None:
     """From the API to the decision: by container and UUID."""
     holding = Holding(PodRef("d", "a", container="c"), GPU, "0")
     found = seen([node("n", told=told(holding))], [pod("a", on="n"), pod("b")])
-    cluster, [waiting] = found.build(), found.waiting
+    cluster, [waiting] = build(found), found.waiting
     placement = Engine(cluster, make_policy("binpack")).choose(waiting.request)
     assert placement
     node_ = cluster.nodes[0]
@@ -212,7 +213,7 @@ def test_a_shared_gpu_has_as_many_pods_as_ids(ids: int, is_told: bool) -> None:
     described["metadata"]["labels"] = {"nvidia.com/gpu.replicas": f"{ids}", "nvidia.com/gpu.count": "1"}
     holders = [pod("a", on="n")] if is_told else [pod("a", on="n"), pod("b", on="n")]
     found = seen([described], [*holders, pod("new")])
-    cluster, request = found.build(), found.waiting[0].request.but(cpu_milli=0, memory_bytes=0)
+    cluster, request = build(found), found.waiting[0].request.but(cpu_milli=0, memory_bytes=0)
     engine = Engine(cluster, make_policy("binpack"))
     placed = 0
     while placement := engine.choose(request):
@@ -234,7 +235,7 @@ def test_amounts_that_no_gpu_has_are_told_and_labels_count(amount: int) -> None:
         ("annotation-unreadable", "n"),
         ("held-assumed", "n"),
     ]
-    assert found.build().milli_free[0, :2].tolist() == [0, 1000]
+    assert build(found).milli_free[0, :2].tolist() == [0, 1000]
 
 
 def test_amounts_of_any_size_are_added_within_64_bits() -> None:
@@ -244,7 +245,7 @@ def test_amounts_of_any_size_are_added_within_64_bits() -> None:
     described = NodeGpus((NodeGpu("0", "GPU-0", "T4", largest, shared, largest),))
     asking = pod("a", 1 << 62, on="n"), pod("b", 1 << 62), pod("c", on="n")
     found = seen([node("n", told=described)], [*asking])
-    cluster = found.build()
+    cluster = build(found)
 
     assert cluster.gpu_memory_mib[0, 0] == LARGEST
     assert Engine(cluster, make_policy("binpack")).choose(found.waiting[0].request) is None
@@ -290,7 +291,7 @@ def test_any_cluster_is_read_and_takes_no_more_than_there_is(
             for index, (on, first, second, restarts) in enumerate(pods)
         ],
     )  # fmt: skip
-    cluster = found.build()
+    cluster = build(found)
     engine = Engine(cluster, make_policy("waste-price"))
 
     assert (cluster.room >= -1).all()

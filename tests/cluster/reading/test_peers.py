@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gpuplane.cluster.answers import show_waiting
+from gpuplane.cluster.answers.assumed import assume_places, build
+from gpuplane.cluster.answers.explain import show_waiting
 from gpuplane.cluster.engine.configuration import PlacementConfig
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies import make_policy
@@ -83,7 +84,7 @@ def test_the_gpus_that_a_pod_has(annotations: dict[str, str], held: tuple[HeldGp
 
 
 def read(*items: dict[str, Any]) -> SeenCluster:
-    return read_saved(json.dumps({"items": items}).encode(), "c.json")
+    return assume_places(read_saved(json.dumps({"items": items}).encode(), "c.json"))
 
 
 def of_hami(ids: str = "20") -> dict[str, Any]:
@@ -106,7 +107,7 @@ def test_pods_of_hami_are_where_it_has_put_them() -> None:
     pods = [annotated(name, shared, **{ALLOCATED: f"{B},NVIDIA,8192,20:;"}) for name in ("a", "b")]
     whole = annotated("whole", {"nvidia.com/gpu": "1"}, **{ALLOCATED: f"{A},NVIDIA,81920,100:;"})
     found = read(of_hami(), *pods, whole)
-    cluster = found.build()
+    cluster = build(found)
 
     assert found.notes == ()
     assert not any(each.is_assumed for each in found.pods)
@@ -120,8 +121,8 @@ def test_what_hami_gives_by_default_is_what_a_pod_has() -> None:
     found = read(of_hami(), small)
 
     assert found.notes == ()
-    assert found.build().gpu_memory_free[0].tolist() == [81920, 81920 - 8192]
-    assert found.build().milli_free[0].tolist() == [1000, 900]
+    assert build(found).gpu_memory_free[0].tolist() == [81920, 81920 - 8192]
+    assert build(found).milli_free[0].tolist() == [1000, 900]
 
 
 def test_hami_splits_a_gpu_no_further_than_it_has_registered() -> None:
@@ -132,7 +133,7 @@ def test_hami_splits_a_gpu_no_further_than_it_has_registered() -> None:
     waits["spec"]["nodeName"] = ""
 
     def fits(cluster: SeenCluster) -> bool:
-        return Engine(cluster.build(), make_policy("binpack")).choose(cluster.waiting[0].request) is not None
+        return Engine(build(cluster), make_policy("binpack")).choose(cluster.waiting[0].request) is not None
 
     assert fits(read(of_hami(), *pods[1:], waits))
     assert not fits(read(of_hami(), *pods, waits))
@@ -174,7 +175,7 @@ def test_init_containers_of_hami_count_as_far_as_they_have_more(text: str, free:
     found = read(of_hami(), shared)
 
     assert found.notes == ()
-    assert found.build().gpu_memory_free[0].tolist() == free
+    assert build(found).gpu_memory_free[0].tolist() == free
 
 
 def test_a_pod_of_hami_has_the_gpus_that_are_told_and_others_are_assumed() -> None:
@@ -183,7 +184,7 @@ def test_a_pod_of_hami_has_the_gpus_that_are_told_and_others_are_assumed() -> No
     found = read(of_hami(), both)
 
     assert [each.code for each in found.notes] == ["held-assumed"]
-    assert found.build().gpu_memory_free[0].tolist() == [81920 - 4096, 81920 - 4096]
+    assert build(found).gpu_memory_free[0].tolist() == [81920 - 4096, 81920 - 4096]
 
 
 def test_what_hami_says_of_another_plugin_s_node_is_noted() -> None:
@@ -212,7 +213,7 @@ def test_pods_of_gpushare_are_on_the_gpu_of_their_annotation() -> None:
     found = read(shared, first)
 
     assert not found.pods[0].is_assumed
-    assert found.build().gpu_memory_free[0].tolist() == [15360, 15360 - 6 * 1024]
+    assert build(found).gpu_memory_free[0].tolist() == [15360, 15360 - 6 * 1024]
 
 
 def test_a_pod_of_gpushare_fits_where_one_gpu_has_room_for_all_of_it() -> None:
@@ -225,7 +226,7 @@ def test_a_pod_of_gpushare_fits_where_one_gpu_has_room_for_all_of_it() -> None:
     waits["spec"] |= {"nodeName": "", "containers": waits["spec"]["containers"] * 2}
     found = read(shared, node("n1"), waits)
 
-    assert Engine(found.build(), make_policy("binpack")).choose(found.waiting[0].request) is None
+    assert Engine(build(found), make_policy("binpack")).choose(found.waiting[0].request) is None
 
 
 def test_memory_is_counted_in_the_unit_of_a_node_that_says_how_many_gpus_it_has() -> None:

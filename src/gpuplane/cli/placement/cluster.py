@@ -17,10 +17,10 @@ from gpuplane.cli.options import PATH
 from gpuplane.cli.progress import at_work
 from gpuplane.cli.say import say, told
 from gpuplane.cluster.engine import configuration
+from gpuplane.cluster.reading.notes import NOTE_TEXTS, Note
 
 if TYPE_CHECKING:
     from gpuplane.cluster.reading.cluster import SeenCluster
-    from gpuplane.cluster.reading.held import Note
 
 Command = Callable[..., Any]
 USUAL = Path(".kube/config")
@@ -42,10 +42,23 @@ config = click.option(
 )
 
 
-def read(kubeconfig: Path | None, saved: Path | None, unsaid: Container[str] = ()) -> "SeenCluster":
-    """The cluster; on standard error, what is not as it should be. `unsaid`: codes of notes that do not matter to who
-    reads it. Raises ClickException."""
+def read(kubeconfig: Path | None, saved: Path | None) -> "SeenCluster":
+    """The cluster, all of whose pods have places; on standard error, what is not as it should be. Raises
+    ClickException."""
     require("numpy", "placement")
+    from gpuplane.cluster.answers.assumed import assume_places
+
+    return read_without_places(kubeconfig, saved, complete=assume_places)
+
+
+def read_without_places(
+    kubeconfig: Path | None,
+    saved: Path | None,
+    unsaid: Container[str] = (),
+    complete: "Callable[[SeenCluster], SeenCluster]" = lambda seen: seen,
+) -> "SeenCluster":
+    """The same without the GPUs of which nobody says who has them, but for what `complete` adds. `unsaid`: codes of
+    notes that do not matter to who reads it."""
     from gpuplane.cluster.reading.listing import MAX_BYTES, ClusterUnavailable, list_cluster, read_saved
 
     usual = Path.home() / USUAL
@@ -55,6 +68,7 @@ def read(kubeconfig: Path | None, saved: Path | None, unsaid: Container[str] = (
                 found = read_saved(files.read(saved, MAX_BYTES), str(saved))
             else:
                 found = asyncio.run(list_cluster(usual if kubeconfig is None and usual.is_file() else kubeconfig))
+            found = complete(found)
     except (ClusterUnavailable, InvalidInput) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
@@ -106,28 +120,13 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-MEANINGS = {
-    "object-unreadable": "it is not as the API has it, and is left out",
-    "annotation-unreadable": "its annotation cannot be read, so its labels describe it",
-    "held-assumed": "nobody says which GPUs some of its pods have, or not of all, so they count where they fit best",
-    "over-held": "its pods ask for more than there is",
-    "device-gone": "a container holds a device that the node does not have",
-    "claims-unread": "it has devices by claims (DRA), and claims are not read",
-    "budgets-unread": "you may not list them, so a pod may be named that its budget of disruption keeps where it is",
-    "gated": "it waits until somebody takes its scheduling gates away, and is left out",
-    "model-unknown": "nobody says of what model its GPUs are, and such GPUs count as alike on all nodes",
-    "node-unknown": "it is bound to a node that is not listed",
-    "duplicate-name": "another one has this name, and the first counts; or another pod has its UID",
-}
-
-
-def _say_notes(notes: "Iterable[Note]") -> None:
+def _say_notes(notes: Iterable[Note]) -> None:
     """One line a kind of note, with the first of its subjects, and what is said of that."""
-    by_code: dict[str, list[Note]] = {}
+    by_code = dict[str, list[Note]]()
     for each in notes:
         by_code.setdefault(each.code, []).append(each)
     for code, alike in by_code.items():
         first, more = alike[0], f" and {len(alike) - 1} more" if alike[1:] else ""
         of_first = f"; {first.subject}" if more else ""
         detail = f"{of_first}: {clip(first.detail)}" if first.detail else ""
-        say(f"{first.subject}{more}: {MEANINGS.get(code, code)} ({code}){detail}", err=True)
+        say(f"{first.subject}{more}: {NOTE_TEXTS[first.code]} ({code}){detail}", err=True)

@@ -15,7 +15,7 @@ from gpuplane.cli.say import say
 from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
-    from gpuplane.cluster.answers import EndShown, PodShown
+    from gpuplane.cluster.answers.explain import EndShown, PodShown
 
 SAYS: Mapping[str, str] = {
     "chosen": "is the best",
@@ -72,7 +72,7 @@ def command(
     """
     configured = read_config(config)
     seen = read(kubeconfig, saved)
-    from gpuplane.cluster.answers import PodUnknown, show_waiting
+    from gpuplane.cluster.answers.explain import PodUnknown, show_waiting
 
     if node and node not in {each.name for each in seen.nodes}:
         raise click.ClickException(f"there is no node {node!r}")

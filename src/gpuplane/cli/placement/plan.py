@@ -25,7 +25,8 @@ from gpuplane.cli.say import say
 from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
-    from gpuplane.cluster.answers import PlaceShown, PlanShown
+    from gpuplane.cluster.answers.places import PlaceShown
+    from gpuplane.cluster.answers.plan import PlanShown
 
 HEADS = ("STEP", "POD", "FROM", "TO", "GAIN")
 MOST = 100_000
@@ -67,7 +68,7 @@ def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Pat
     """
     configured = read_config(config)
     seen = read(kubeconfig, saved)
-    from gpuplane.cluster.answers import movable, show_plan
+    from gpuplane.cluster.answers.plan import movable, show_plan
 
     most = int(moves) if moves.isdecimal() else -(-len(movable(seen)) * int(moves[:-1]) // 100)
     with at_work("planning moves"):

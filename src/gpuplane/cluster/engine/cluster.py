@@ -16,7 +16,16 @@ from gpuplane.cluster.engine.allowed import Allowed
 from gpuplane.cluster.engine.arrays import Booleans, Integers
 from gpuplane.cluster.engine.changes import Rows
 from gpuplane.cluster.model.nodes import Node
-from gpuplane.cluster.model.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
+from gpuplane.cluster.model.requests import (
+    ANYWHERE,
+    WHOLE,
+    GpuRequest,
+    NodeRules,
+    Placement,
+    Request,
+    Share,
+    taken_of_gpu,
+)
 
 _Move = tuple[str, Integers, int | tuple[int, ...], int, int]
 """Of one array: the unit, the array, the place in it, the amount, and the most that may be free there."""
@@ -137,33 +146,9 @@ class Cluster(Rows):
         other._allowed = Allowed()  # it follows one cluster
         return other
 
-    def share_of(self, row: int, gpu: int, wanted: GpuRequest) -> Share:
-        """What a request takes of one GPU: what it does not say follows from what it says."""
-        if wanted.asks_milli_alone:
-            return Share(gpu, wanted.milli, int(self.gpu_memory_mib[row, gpu]) * wanted.milli // WHOLE)
-        milli, memory = self.needs(np.asarray([row]), wanted)
-        return Share(gpu, int(milli[0, gpu]), int(memory[0, gpu]), wanted.profile, wanted.units)
-
     def needs(self, rows: Integers, wanted: GpuRequest) -> tuple[Integers, Integers]:
-        """(milli-GPU, MiB) that a request takes of each GPU of these rows: two arrays, rows × GPUs.
-
-        A part that is not asked for follows from the other, rounded down, so that shares that fill a GPU fit. Of a
-        MIG device nothing is taken but the device.
-        """
-        total = self.gpu_memory_mib[rows]
-        if wanted.profile:
-            return np.zeros_like(total), np.zeros_like(total)
-        if wanted.units:
-            return self.unit_milli[rows] * wanted.units, total // np.maximum(self.units[rows], 1) * wanted.units
-        memory = (
-            total * wanted.memory_percent // 100 if wanted.memory_percent else np.full_like(total, wanted.memory_mib)
-        )
-        milli = np.full_like(total, wanted.milli)
-        if not wanted.milli:
-            milli = np.where(total > 0, memory * WHOLE // np.maximum(total, 1), WHOLE)
-        if not wanted.memory_mib and not wanted.memory_percent:
-            memory = total * milli // WHOLE
-        return milli, memory
+        """(milli-GPU, MiB) that a request takes of each GPU of these rows: two arrays, rows × GPUs."""
+        return taken_of_gpu(wanted, self.gpu_memory_mib[rows], np.maximum(self.units[rows], 1))
 
     def fits(self, rows: Integers, wanted: GpuRequest) -> Booleans:
         """Which GPUs of these rows have what a request asks of one GPU: rows × GPUs. Models and ids count, too."""

@@ -16,7 +16,7 @@ from gpuplane.cluster.engine.arrays import Booleans, Floats, Integers
 from gpuplane.cluster.engine.candidates import candidates
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.policies.policy import Policy, Pricing
-from gpuplane.cluster.model.requests import Placement, Request
+from gpuplane.cluster.model.requests import Placement, Request, share_of
 
 KEPT = 512
 """Requests whose scores are kept; the one that was asked for longest ago goes."""
@@ -55,7 +55,7 @@ class Engine:
         assert node is not None
         left = iter(gpus.tolist())
         shares = tuple(
-            tuple(self.cluster.share_of(row, gpu, wanted) for gpu in islice(left, wanted.count))
+            tuple(share_of(node.gpus[gpu], gpu, wanted) for gpu in islice(left, wanted.count))
             for wanted in request.gpus
         )
         return Placement(node.name, shares)

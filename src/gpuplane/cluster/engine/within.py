@@ -22,8 +22,13 @@ def place_within(cluster: Cluster, row: int, request: Request) -> Placement | No
     node = cluster.nodes[row]
     if node is None or not cluster.has_room(np.asarray([row]), request)[0]:
         return None
-    found = _Search(cluster, row, request.gpus).run() if request.gpus else ()
+    found = place_parts(cluster, row, request.gpus)
     return None if found is None else Placement(node.name, found)
+
+
+def place_parts(cluster: Cluster, row: int, parts: Sequence[GpuRequest]) -> tuple[tuple[Share, ...], ...] | None:
+    """The GPUs of a node for parts of a request, whatever else the node has; None where they do not fit."""
+    return _Search(cluster, row, parts).run() if parts else ()
 
 
 class _Search:

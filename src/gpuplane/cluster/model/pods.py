@@ -1,9 +1,14 @@
 """A pod, as placement knows it: what it asks for, and where it is."""
 
+from collections.abc import Iterable, Sequence
+
 from gpuplane.base.value import Value
 from gpuplane.cluster.model.nodes import Node
-from gpuplane.cluster.model.requests import Placement, Request
+from gpuplane.cluster.model.requests import GpuRequest, Placement, Request, Share
 from gpuplane.kubernetes.contracts.podplacement import PlacedContainer, PlacedGpu, PodPlacement
+
+UnknownParts = tuple[tuple[int, GpuRequest], ...]
+"""Of the parts of a pod's request: its place among them, and what it asks for of GPUs that nobody names."""
 
 
 class Pod(Value):
@@ -13,7 +18,8 @@ class Pod(Value):
     `can_move`: whether it would start again elsewhere if it were ended here. `can_end`: whether Kubernetes can end it
     for others, a static pod it cannot. `comes_back`: whether it starts again on its node at once, as those of a
     DaemonSet. `may_preempt`: whether pods of a lower priority may end for it. `budgets`: which budgets of disruption
-    it has. `is_assumed`: nobody says which GPUs it has; its place is a guess.
+    it has. `is_assumed`: nobody says which GPUs it has; its place is a guess. `unknown`: what of its GPUs nobody says,
+    and is not in its place yet.
     """
 
     uid: str
@@ -28,6 +34,7 @@ class Pod(Value):
     may_preempt: bool = True
     budgets: tuple[str, ...] = ()
     is_assumed: bool = False
+    unknown: UnknownParts = ()
 
     @property
     def has_gpus(self) -> bool:
@@ -38,6 +45,14 @@ class Pod(Value):
     def gpu_milli(self) -> int:
         """Milli-GPU that it has; 0 without a place."""
         return self.placement.gpu_milli if self.placement is not None else 0
+
+    def with_shares(self, shares: Iterable[Sequence[Share]]) -> "Pod":
+        """The same pod, which is assumed to have these shares of what is unknown."""
+        assert self.placement is not None
+        parts = [*self.placement.shares]
+        for (part, _), more in zip(self.unknown, shares, strict=True):
+            parts[part] = (*parts[part], *more)
+        return self.but(placement=self.placement.but(shares=tuple(parts)), is_assumed=True, unknown=())
 
 
 def tell_placement(pod: Pod, node: Node) -> PodPlacement:

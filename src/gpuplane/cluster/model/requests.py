@@ -3,9 +3,10 @@
 CPU in milli-CPU, a node's memory in bytes and a GPU's in MiB, a GPU's time and place in milli-GPU: 1000 is a whole one.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from gpuplane.base.value import Value
+from gpuplane.cluster.model.nodes import Gpu
 from gpuplane.kubernetes.selectors import NodeSelector, Toleration
 
 WHOLE = 1000
@@ -123,3 +124,31 @@ class Placement(Value):
     def gpu_milli(self) -> int:
         """Milli-GPU of all GPUs together."""
         return sum(share.milli for share in self.all_shares)
+
+
+def taken_of_gpu(wanted: GpuRequest, memory_mib: Any, units: Any) -> tuple[Any, Any]:
+    """(milli-GPU, MiB) that a request takes of a GPU with so much memory and so many ids, 1 at least. All of them are
+    numbers, or arrays.
+
+    A part that is not asked for follows from the other, rounded down, so that shares that fill a GPU fit. Of a MIG
+    device nothing is taken but the device.
+    """
+    nothing = memory_mib * 0
+    if wanted.profile:
+        return nothing, nothing
+    if wanted.units:
+        return WHOLE // units * wanted.units, memory_mib // units * wanted.units
+    has_none = memory_mib == 0
+    memory = memory_mib * wanted.memory_percent // 100 if wanted.memory_percent else nothing + wanted.memory_mib
+    milli = nothing + wanted.milli
+    if not wanted.milli:
+        milli = memory * WHOLE // (memory_mib + has_none) * (memory_mib > 0) + WHOLE * has_none
+    if not wanted.memory_mib and not wanted.memory_percent:
+        memory = memory_mib * milli // WHOLE
+    return milli, memory
+
+
+def share_of(gpu: Gpu, place: int, wanted: GpuRequest) -> Share:
+    """What a request takes of the GPU at this place of a node."""
+    milli, memory = taken_of_gpu(wanted, gpu.memory_mib, max(gpu.units, 1))
+    return Share(place, milli, memory, wanted.profile, wanted.units)

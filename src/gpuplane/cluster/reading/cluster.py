@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.base.value import Value
-from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.model.nodes import Node
 from gpuplane.cluster.model.pods import Pod
 from gpuplane.cluster.reading.budgets import ApiBudget, Budgets
-from gpuplane.cluster.reading.held import Note, settle, unknown_nodes
+from gpuplane.cluster.reading.held import read_held, unknown_nodes
 from gpuplane.cluster.reading.nodes import (
     SHARED_RESOURCE,
     SeenNode,
@@ -15,6 +14,7 @@ from gpuplane.cluster.reading.nodes import (
     offered_resources,
     read_node,
 )
+from gpuplane.cluster.reading.notes import Note
 from gpuplane.cluster.reading.peers import GPU_MEMORY, HeldGpu, held_gpus
 from gpuplane.cluster.reading.pods import GpusThere, read_pod
 from gpuplane.kubernetes.objects import ApiNode, ApiPod
@@ -22,22 +22,15 @@ from gpuplane.kubernetes.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 
 
 class SeenCluster(Value):
-    """`pods`: those that have a place; `waiting`: those that have none yet, the highest priority first. `budgets`: name
-    of each budget of disruption → how many of its pods may end now."""
+    """`pods`: those on a node, of some of which nobody says which GPUs they have (`Pod.unknown`); `waiting`: those on
+    none yet, the highest priority first. `budgets`: name of each budget of disruption → how many of its pods may end
+    now."""
 
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...] = ()
     waiting: tuple[Pod, ...] = ()
     budgets: Mapping[str, int] = {}
     notes: tuple[Note, ...] = ()
-
-    def build(self) -> Cluster:
-        """As arrays, with all that pods have."""
-        cluster = Cluster(self.nodes)
-        for each in self.pods:
-            assert each.placement is not None
-            cluster.hold(each.request, each.placement)
-        return cluster
 
 
 def read_cluster(
@@ -86,7 +79,7 @@ def read_cluster(
         name: each._replace(node=each.node.but(others={**each.node.others, **ports})) for name, each in seen.items()
     }
     for name, node in seen.items():
-        found, said = settle(node, by_node.get(name, ()), by_peers)
+        found, said = read_held(node, by_node.get(name, ()), by_peers)
         placed += found
         notes += said
     waiting.sort(key=lambda each: -each.priority)

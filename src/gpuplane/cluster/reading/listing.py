@@ -13,7 +13,7 @@ import msgspec
 from gpuplane.base.strict import InvalidInput
 from gpuplane.cluster.reading.budgets import ApiBudget
 from gpuplane.cluster.reading.cluster import SeenCluster, read_cluster
-from gpuplane.cluster.reading.held import Note
+from gpuplane.cluster.reading.notes import Note
 from gpuplane.kubernetes.objects import NOT_DECODED, ApiNode, ApiPod, decode_objects
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ import msgspec
 import pytest
 
 from gpuplane.base.strict import InvalidInput
-from gpuplane.cluster.answers import movable, show_plan, show_waiting
+from gpuplane.cluster.answers.assumed import assume_places
+from gpuplane.cluster.answers.explain import show_waiting
+from gpuplane.cluster.answers.plan import movable, show_plan
 from gpuplane.cluster.engine.configuration import PlacementConfig
 from gpuplane.cluster.reading.cluster import SeenCluster
 from gpuplane.cluster.reading.listing import read_saved
@@ -20,7 +22,7 @@ USUAL = PlacementConfig()
 
 
 def read(items: list[Any]) -> SeenCluster:
-    return read_saved(json.dumps({"kind": "List", "items": items}).encode(), "c.json")
+    return assume_places(read_saved(json.dumps({"kind": "List", "items": items}).encode(), "c.json"))
 
 
 def test_a_file_of_kubectl_is_a_cluster() -> None:

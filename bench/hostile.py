@@ -13,7 +13,7 @@ import psutil
 from bench.node import latencies
 from bench.rig import EIGHT, GPU
 from bench.row import Measure, Row
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from gpuplane.sandbox.kubelet import Kubelet
@@ -53,7 +53,7 @@ async def serving() -> AsyncIterator[Place]:
     """Such a place."""
     with tempfile.TemporaryDirectory(prefix="gpuplane-bench-") as directory:
         root = Path(directory)
-        shutil.copy(find(EIGHT), root / "machine.yaml")
+        shutil.copy(find_machine_file(EIGHT), root / "machine.yaml")
         (root / "config.yaml").write_text("version: v1\n")
         (root / "cdi").mkdir()
         async with ApiServer() as server, Kubelet(root / "k") as kubelet:

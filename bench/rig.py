@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.machine import MachineFile
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
@@ -56,4 +56,4 @@ def driven(profile: str = EIGHT) -> Iterator[Driven]:
 
 def described(profile: str) -> MachineFile:
     """A profile's machine."""
-    return read(find(profile).read_bytes(), profile)
+    return read_machine(find_machine_file(profile).read_bytes(), profile)

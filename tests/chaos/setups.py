@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from gpuplane.base.value import Value
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.machine import Gpu, MachineFile, Mig, MigDevice
 
 OFF = "off"
@@ -36,8 +36,8 @@ class Setup(Value):
 
 def profile(name: str) -> MachineFile:
     """A built-in machine."""
-    path = find(name)
-    return read(path.read_bytes(), path.name)
+    path = find_machine_file(name)
+    return read_machine(path.read_bytes(), path.name)
 
 
 def prepared(machine: MachineFile) -> MachineFile:

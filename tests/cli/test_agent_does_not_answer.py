@@ -21,8 +21,8 @@ from gpuplane.node.agent.control import answer
 from gpuplane.node.agent.node import Node
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.step import step
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.node.model.control import AgentInfo, ControlResponse, NodeState
 from gpuplane.node.model.encoding import encode
@@ -71,7 +71,7 @@ def answers(tmp_path: Path) -> Iterator[Answers]:
 
 def full(directory: Path | None = None) -> ControlResponse:
     """An answer with a picture in which something of everything is said; as it is read by this state directory."""
-    described = read(find("a100-mig").read_bytes(), "a100-mig.yaml")
+    described = read_machine(find_machine_file("a100-mig").read_bytes(), "a100-mig.yaml")
     machine = Machine(**{name: getattr(described, name) for name in Machine.__struct_fields__})
     gpu = (machine.gpus or ())[0].uuid
     settings = Settings(sharing=Sharing(replicated_resources=(ReplicatedResource("nvidia.com/gpu", 4),)))

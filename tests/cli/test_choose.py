@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.choose import command
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from tests.golden import Golden
 
 ID = "GPU-70000100-0000-4000-8000-00000000000"
@@ -181,7 +181,7 @@ def _islander(n: int) -> str:
         (1, ("--machine", "dgx-a100", "--size", 9)),
         (1, ("--machine", "dgx-a100", "--size", 10**30)),
         (1, ("--machine", "dgx-a100", "--size", 1, "--available", "")),
-        (1, ("--machine", "dgx-a100", "--size", 2, "--config", find("t4"))),
+        (1, ("--machine", "dgx-a100", "--size", 2, "--config", find_machine_file("t4"))),
     ],
 )
 def test_what_cannot_be_asked_and_what_cannot_be(status: int, arguments: tuple[object, ...], golden: Golden) -> None:
@@ -190,4 +190,4 @@ def test_what_cannot_be_asked_and_what_cannot_be(status: int, arguments: tuple[o
 
     assert shown.exit_code == status
     assert shown.stdout == ""
-    golden(shown.stderr, " ".join(map(str, arguments)).replace(str(find("t4").parent), "PROFILES"))
+    golden(shown.stderr, " ".join(map(str, arguments)).replace(str(find_machine_file("t4").parent), "PROFILES"))

@@ -10,8 +10,8 @@ from gpuplane.cli import driverroot
 from gpuplane.cli.driverroot import driver_root, seen
 from gpuplane.cli.machine import NVML
 from gpuplane.node.core.config.flags import FLAG_BY_NAME
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.golden import Golden
@@ -104,7 +104,7 @@ def test_of_a_described_machine_a_driver_root_is_seen_only_where_it_is_there(def
 async def test_an_agent_on_a_host_looks_where_the_driver_root_is(tmp_path: Path, compiled: Path) -> None:
     """From the command line to the reason that kubelet's user reads. The stand-in has no libcuda there."""
     driver = StandIn(tmp_path / "d", compiled)
-    driver.describe(read(find("t4").read_bytes(), "t4.yaml"))
+    driver.describe(read_machine(find_machine_file("t4").read_bytes(), "t4.yaml"))
     (tmp_path / "x/usr").mkdir(parents=True)
     (tmp_path / "x/usr/lib64").symlink_to(driver.folder)
     agent = Agent(

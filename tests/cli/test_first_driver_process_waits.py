@@ -29,7 +29,7 @@ def of(mark: str) -> list[int]:
 
 def test_it_is_the_process_that_the_hardware_starts() -> None:
     """The two commands cannot be one: importing the other costs the time that is to be won."""
-    assert firstdriver.COMMAND == driverprocess.COMMAND
+    assert firstdriver.DRIVER_COMMAND == driverprocess.DRIVER_COMMAND
 
 
 @pytest.mark.parametrize(

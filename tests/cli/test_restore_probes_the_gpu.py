@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.machine import GpuProcess
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
@@ -13,7 +13,7 @@ from tests.node.agent.test_process import gpuplane
 from tests.node.hardware.nvidia.driver.standin import StandIn
 
 GPU = "nvidia.com/gpu"
-MACHINE = read(find("l40s").read_bytes(), "l40s.yaml")
+MACHINE = read_machine(find_machine_file("l40s").read_bytes(), "l40s.yaml")
 GPUS = MACHINE.gpus or ()
 
 

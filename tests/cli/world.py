@@ -7,7 +7,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from tests.cli.terminals import NOBODY, Terminals
 from tests.cluster.reading.small import objects
 
@@ -62,7 +62,7 @@ class World:
     def _files(self) -> None:
         for name in ("specs", "wrong", "ours", "closed"):
             (self.here / name).mkdir()
-        shutil.copy(find("dgx-a100"), self.here / "machine.yaml")
+        shutil.copy(find_machine_file("dgx-a100"), self.here / "machine.yaml")
         shutil.copy(DATA / "node/core/containers/registry/testdata/nvidia.yaml", self.here / "specs/nvidia.yaml")
         shutil.copy(DATA / "node/core/runtimes/files/kubeadm-1.7.toml", self.here / "config.toml")
         texts = {

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from gpuplane.node.hardware.described.profiles import layouts
-from gpuplane.node.hardware.nvidia.driver.driverfiles import Installed
-from gpuplane.node.hardware.nvidia.driver.driverroot import library, program
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.nvidia.driver.driverfiles import DriverFilesSearch
+from gpuplane.node.hardware.nvidia.driver.driverroot import find_library, find_program
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
 from gpuplane.node.host.cdi import ldconfig
 from gpuplane.node.model.machine import DriverFiles
 from tests.deploy.kustomize import DEPLOY, apply, build
@@ -34,7 +34,7 @@ def mounted(host: Path, to: Path) -> Path:
 
 
 def found(root: Path) -> DriverFiles:
-    files, why = Installed(str(root), Files("/nonexistent")).look(VERSION)
+    files, why = DriverFilesSearch(str(root), KernelFiles("/nonexistent")).look(VERSION)
     assert files is not None, why
     return files
 
@@ -42,13 +42,15 @@ def found(root: Path) -> DriverFiles:
 @pytest.mark.parametrize("layout", layouts.LAYOUTS)
 def test_all_of_the_driver_but_sockets_is_seen(layout: str, tmp_path: Path) -> None:
     """Of each distribution's packages the same files, at the same paths of the host."""
-    host = grow(tmp_path / "host", MERGED + "\n".join(listing(layouts.files(layout, VERSION))))
+    host = grow(tmp_path / "host", MERGED + "\n".join(listing(layouts.layout_files(layout, VERSION))))
     seen = mounted(host, tmp_path / "seen")
 
     assert found(host).sockets
     assert found(seen) == found(host).but(sockets=())
-    assert (library(str(seen)) or "").removeprefix(str(seen)) == (library(str(host)) or "").removeprefix(str(host))
-    assert program(str(seen), "nvidia-smi")
+    assert (find_library(str(seen)) or "").removeprefix(str(seen)) == (find_library(str(host)) or "").removeprefix(
+        str(host)
+    )
+    assert find_program(str(seen), "nvidia-smi")
 
 
 def test_debians_alternatives_are_followed(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from gpuplane.base import strict
-from gpuplane.node.hardware.described.profiles import names
-from gpuplane.node.hardware.nvidia.driver.devicenodes import DRIVERS
+from gpuplane.node.hardware.described.profiles import profile_names
+from gpuplane.node.hardware.nvidia.driver.devicenodes import DRIVER_NAMES
 from gpuplane.node.model.machine import (
     Device,
     DeviceNodeStat,
@@ -78,7 +78,7 @@ def test_the_table_of_nodes_is_the_rules_table() -> None:
     """Every driver's name stands there."""
     text = PAGE.split("## Device nodes\n")[1].split("\n## ")[0]
 
-    assert set(re.findall(r"`([\w-]+)`", text)) >= set(DRIVERS)
+    assert set(re.findall(r"`([\w-]+)`", text)) >= set(DRIVER_NAMES)
 
 
 @pytest.mark.parametrize("example", re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.M | re.S))
@@ -102,5 +102,5 @@ def test_examples_can_be_followed_one_after_the_other() -> None:
 def test_every_profile_is_listed() -> None:
     """In the table at the top."""
     assert sorted(re.findall(r"^\| `([\w-]+)` \| .* × |^\| `(workstation)`", PAGE, re.M)) == sorted(
-        ("", name) if name == "workstation" else (name, "") for name in names()
+        ("", name) if name == "workstation" else (name, "") for name in profile_names()
     )

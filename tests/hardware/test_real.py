@@ -14,8 +14,8 @@ import pytest
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.node.core.labels.featurelabels import feature_labels
 from gpuplane.node.core.labels.syntax import key_part
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.nvidia.driver.devicenodes import expected, majors, own_nodes
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.nvidia.driver.devicenodes import expected_node_stat, nodes_of_gpus, parse_major_numbers
 from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.facts import ObserveMachine
@@ -84,7 +84,7 @@ def test_the_drivers_files_are_found() -> None:
 def test_nodes_have_the_numbers_that_they_have() -> None:
     """Of the GPUs, as they stand in /dev; of missing control nodes, by rule."""
     machine = asyncio.run(look())
-    for node in (node for node in (*machine.shared_nodes, *own_nodes(machine.gpus or ())) if Path(node).exists()):
+    for node in (node for node in (*machine.shared_nodes, *nodes_of_gpus(machine.gpus or ())) if Path(node).exists()):
         stat = Path(node).stat()
         numbers = machine.device_node_stats[node]
         assert (numbers.major, numbers.minor) == (os.major(stat.st_rdev), os.minor(stat.st_rdev))
@@ -96,10 +96,10 @@ def test_nodes_have_the_numbers_that_they_have() -> None:
 
 def test_the_rules_give_nodes_the_numbers_that_they_have() -> None:
     """NVIDIA's rules, held against NVIDIA's driver."""
-    told = majors(Path("/proc/devices").read_text())
+    told = parse_major_numbers(Path("/proc/devices").read_text())
     machine = asyncio.run(look())
     for node, numbers in machine.device_node_stats.items():
-        rule = expected(node, told)
+        rule = expected_node_stat(node, told)
         if rule is not None and Path(node).exists():
             assert (node, rule.major, rule.minor) == (node, numbers.major, numbers.minor)
 
@@ -166,7 +166,7 @@ async def test_a_captured_machine_is_the_machine(tmp_path: Path) -> None:
     machine = anonymous(await look())
     text = written(machine)
     standin = StandIn(tmp_path / "standin", build(tmp_path))
-    standin.describe(read(text.encode(), "captured.yaml"))
+    standin.describe(read_machine(text.encode(), "captured.yaml"))
     async with watched(standin, deadline=10.0) as watch:
         await watch.until(lambda watch: bool(watch.gpus()))
         assert watch.node.snapshot.machine == machine

@@ -8,8 +8,8 @@ from contextlib import aclosing
 
 import pytest
 
-from gpuplane.node.hardware.nvidia.driver.counters import GPM_METRICS, RATIOS
-from gpuplane.node.hardware.nvidia.driver.errors import ERRORS
+from gpuplane.node.hardware.nvidia.driver.counters import GPM_METRICS, RATIO_FIELDS
+from gpuplane.node.hardware.nvidia.driver.errors import NVML_ERRORS
 from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.facts import SetSampling
 from gpuplane.node.model.machine import Gpu
@@ -41,12 +41,12 @@ async def test_a_gpu_tells_its_counters() -> None:
     for gpu, seen in zip(sample.gpus, gpus, strict=True):
         assert not any(fault.code in ("gpu-hang", "gpu-crash", "query-failed") for fault in seen.faults)
         assert {*gpu.readings, *gpu.texts, *gpu.missing} == set(ALL.fields)
-        assert set(gpu.missing.values()) <= set(ERRORS)
+        assert set(gpu.missing.values()) <= set(NVML_ERRORS)
         assert {"DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_SM_CLOCK"} <= gpu.readings.keys()
         assert 0 < gpu.readings["DCGM_FI_DEV_GPU_TEMP"] < 120
         if not seen.compute_capability or int(seen.compute_capability.partition(".")[0]) < 9:
             assert not gpu.readings.keys() & set(GPM_METRICS)
-        assert all(0 <= gpu.readings[name] <= 1 for name in RATIOS & gpu.readings.keys())
+        assert all(0 <= gpu.readings[name] <= 1 for name in RATIO_FIELDS & gpu.readings.keys())
 
 
 async def test_nvidia_smi_tells_the_same() -> None:

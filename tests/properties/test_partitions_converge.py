@@ -18,7 +18,7 @@ from gpuplane.node.core.partitions.progress import partitions_progress
 from gpuplane.node.core.partitions.state_machine import awaits_allocatable, current_change
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.core.step import next_due_time, step
-from gpuplane.node.hardware.described.migchanges import ChangeRefused, make_change, with_partitions
+from gpuplane.node.hardware.described.migchanges import ChangeRefused, make_change, with_mig_details
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import (
     AllocatableListed,
@@ -134,7 +134,7 @@ class DescribedDriver(Driver):
 
     def __init__(self, uuid: str, index: int) -> None:
         super().__init__(uuid, index)
-        self.described = with_partitions(super().look())
+        self.described = with_mig_details(super().look())
 
     def look(self) -> Gpu:
         """What a described machine shows."""

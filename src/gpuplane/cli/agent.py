@@ -26,7 +26,7 @@ from gpuplane.node.core.config.flags import FLAG_BY_NAME
 from gpuplane.node.core.config.flagvalues import add_arguments, flag_text_or_default, flag_texts_by_name, use_two_dashes
 from gpuplane.node.core.config.resolve import resolve_settings
 from gpuplane.node.core.dra.names import POD_UID
-from gpuplane.node.hardware.described.profiles import Unknown
+from gpuplane.node.hardware.described.profiles import UnknownMachine
 from gpuplane.node.host.cdi.hook import INSTALLED
 from gpuplane.node.host.kernellog import host_pids
 from gpuplane.service import logs
@@ -60,7 +60,7 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
             first=first_driver,
         )
         others = plain_devices(arguments.machine, arguments.devices, arguments.host_root)
-    except (InvalidInput, Unknown, ValueError) as error:
+    except (InvalidInput, UnknownMachine, ValueError) as error:
         parser.error(str(error))
     except FileNotFoundError as error:
         fail(told(error))

@@ -20,7 +20,7 @@ from gpuplane.node.core.choice.explanation import ChoiceExplanation, explain_cho
 from gpuplane.node.core.config.resolve import resolve_with_sources
 from gpuplane.node.core.step import step
 from gpuplane.node.hardware.described import machinefile
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.facts import MachineObserved
@@ -156,8 +156,8 @@ def _points(worth: int | None) -> str:
 def _snapshot(machine: str, config: Path | None) -> Snapshot:
     """A node with this machine and configuration, of which no container holds anything."""
     try:
-        described = find(machine)
-        looked = machinefile.read(files.read(described, MAX_BYTES), str(described))
+        described = find_machine_file(machine)
+        looked = machinefile.read_machine(files.read(described, MAX_BYTES), str(described))
         settings = (
             Settings()
             if config is None

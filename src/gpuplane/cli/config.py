@@ -22,7 +22,7 @@ from gpuplane.node.core.config.nvidia import differences_from_nvidia
 from gpuplane.node.core.config.resolve import ResolvedConfig, resolve_with_sources
 from gpuplane.node.core.explanation import Explanation, UnitExplanation, explain_node
 from gpuplane.node.hardware.described import machinefile
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.encoding import format_json
 
 
@@ -123,9 +123,9 @@ def _tell(name: str, checked: Checked) -> None:
 def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) -> None:
     """Show what a node would advertise with FILE, and why: its GPUs, their names and ids, and the lines that decide."""
     try:
-        described = find(machine)
+        described = find_machine_file(machine)
         resolved = _resolve(file, _said(parameters))
-        read = machinefile.read(_read(described), str(described))
+        read = machinefile.read_machine(_read(described), str(described))
         explanation = explain_node(read, resolved, read.lists_by_kind)
     except InvalidInput as invalid:
         raise click.ClickException(str(invalid)) from None

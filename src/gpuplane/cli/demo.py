@@ -11,8 +11,8 @@ from gpuplane.base import files
 from gpuplane.base.strict import InvalidInput
 from gpuplane.cli import ending
 from gpuplane.cli.options import Machine
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.sandbox.demo import Broken, Demo, Scene
 from gpuplane.sandbox.kubelet import PodRejected
 
@@ -31,9 +31,9 @@ def command(profile: str, as_json: bool) -> None:
     The machine needs at least two GPUs that are not in MIG mode and have 4 GiB or more.
     """
     try:
-        source = find(profile)
+        source = find_machine_file(profile)
         content = files.read(source)
-        demo = Demo(source.name, content, read(content, source.name))
+        demo = Demo(source.name, content, read_machine(content, source.name))
         ending.run(_play(demo, as_json), demo.scratch.abandon)
     except (Broken, PodRejected, InvalidInput) as error:
         raise click.ClickException(str(error)) from None

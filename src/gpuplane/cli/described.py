@@ -14,8 +14,8 @@ from gpuplane.cli.say import told
 from gpuplane.node.core.config.resolve import resolve_with_sources
 from gpuplane.node.core.step import step
 from gpuplane.node.hardware.described import machinefile
-from gpuplane.node.hardware.described.profiles import find
-from gpuplane.node.hardware.observeonce import Unseen, look
+from gpuplane.node.hardware.described.profiles import find_machine_file
+from gpuplane.node.hardware.observeonce import NotObserved, observe_once
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.facts import MachineObserved
 from gpuplane.node.model.machine import Machine as Seen
@@ -43,13 +43,13 @@ def snapshot_of(machine: str, config: Path | None, driver_root: Path) -> Snapsho
 def _seen(machine: str, driver_root: Path) -> Seen:
     """One look at the machine. Raises InvalidInput, OSError, ClickException."""
     if machine != NVML:
-        described = find(machine)
-        return machinefile.read(files.read(described, MAX_BYTES), str(described))
+        described = find_machine_file(machine)
+        return machinefile.read_machine(files.read(described, MAX_BYTES), str(described))
 
     async def seen() -> Seen:
-        return await look(hardware(NVML, driver_root=driver_root, deadline=PATIENCE / 3), PATIENCE)
+        return await observe_once(hardware(NVML, driver_root=driver_root, deadline=PATIENCE / 3), PATIENCE)
 
     try:
         return ending.run(seen())
-    except Unseen as error:
+    except NotObserved as error:
         raise click.ClickException(str(error)) from None

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 
-COMMAND = (  # that of `node/hardware/nvidia/driverprocess.py`, without what is imported there
+DRIVER_COMMAND = (  # that of `node/hardware/nvidia/driverprocess.py`, without what is imported there
     sys.executable,
     "-P",
     "-m",
@@ -29,7 +29,7 @@ def start(arguments: Sequence[str]) -> tuple[subprocess.Popen[bytes], socket.soc
     with theirs:
         try:
             process = subprocess.Popen(
-                COMMAND, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
+                DRIVER_COMMAND, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, start_new_session=True
             )
         except OSError:
             ours.close()

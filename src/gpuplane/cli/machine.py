@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuplane.node.hardware import Hardware
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.host.filewatch import contents
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def hardware(
     host_pids: bool = True,
     first: "tuple[subprocess.Popen[bytes], socket.socket] | None" = None,
 ) -> Hardware:
-    """The hardware that is meant: `nvml`, a profile or a file. Raises Unknown, FileNotFoundError.
+    """The hardware that is meant: `nvml`, a profile or a file. Raises UnknownMachine, FileNotFoundError.
 
     `driver_root`: where this process sees the driver's root, and `library_folders` those below it where its libraries
     are looked for first; `root_chosen`: what decided that, for people. `dev_root`:
@@ -52,14 +52,14 @@ def hardware(
         )
     from gpuplane.node.hardware.described.source import Described
 
-    file = _existing(find(machine))
+    file = _existing(find_machine_file(machine))
     return Described(contents(file, every=0.2), file.name)
 
 
 def plain_devices(machine: str, devices_file: str, host_root: Path) -> Hardware | None:
     """The source of devices that are no GPUs: a described machine, or a file whose devices are looked for on this node.
 
-    None where there is neither. Raises Unknown, FileNotFoundError.
+    None where there is neither. Raises UnknownMachine, FileNotFoundError.
     """
     if machine == NVML and not devices_file:
         return None
@@ -68,7 +68,7 @@ def plain_devices(machine: str, devices_file: str, host_root: Path) -> Hardware 
     if devices_file:
         file = _existing(Path(devices_file))
         return PlainDevices(contents(file), file.name, root=host_root)
-    file = _existing(find(machine))
+    file = _existing(find_machine_file(machine))
     return PlainDevices(contents(file, every=0.2), file.name)
 
 

@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from gpuplane.base.strict import did_you_mean
 from gpuplane.cli.machine import NVML
-from gpuplane.node.hardware.described.profiles import Unknown, find, names
+from gpuplane.node.hardware.described.profiles import UnknownMachine, find_machine_file, profile_names
 
 
 class OneOf(click.Choice[str]):
@@ -51,14 +51,14 @@ class Machine(click.ParamType[str]):
         """The text itself, if there is such a profile. Raises BadParameter."""
         try:
             if not (self.nvml and value == NVML):
-                find(value)
-        except Unknown as error:
+                find_machine_file(value)
+        except UnknownMachine as error:
             self.fail(str(error), param, ctx)
         return str(value)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
         """Names that begin so, and else files."""
-        known = (*([NVML] if self.nvml else []), *names())
+        known = (*([NVML] if self.nvml else []), *profile_names())
         found = [CompletionItem(name) for name in known if name.startswith(incomplete)]
         return found or [CompletionItem(incomplete, type="file")]
 

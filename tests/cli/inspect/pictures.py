@@ -7,8 +7,8 @@ from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.reports.inspection.report import build_inspection
 from gpuplane.node.core.step import step
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.node.model.control import AgentInfo, NodeState
 from gpuplane.node.model.facts import (
@@ -39,7 +39,7 @@ MISSING = Machine(gpus=None, faults=(Fault("driver-missing", "no libnvidia-ml.so
 
 def profile(name: str) -> Machine:
     """A machine of those that ship."""
-    described = read(find(name).read_bytes(), name)
+    described = read_machine(find_machine_file(name).read_bytes(), name)
     return Machine(**{field: getattr(described, field) for field in Machine.__struct_fields__})
 
 

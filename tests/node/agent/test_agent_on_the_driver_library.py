@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.machine import InjectedFailure
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet, pod
@@ -14,7 +14,7 @@ from tests.node.agent.test_process import answers, gpuplane
 from tests.node.hardware.nvidia.driver.standin import StandIn
 
 GPU = "nvidia.com/gpu"
-MACHINE = read(find("l40s").read_bytes(), "l40s.yaml")
+MACHINE = read_machine(find_machine_file("l40s").read_bytes(), "l40s.yaml")
 COUNT = len(MACHINE.gpus or ())
 
 

@@ -9,10 +9,10 @@ import threading
 
 from gpuplane.node.core.config.resolve import resolve_settings
 from gpuplane.node.core.partitions.migparted import parse_configs
-from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.machinefile import read_machine
 
 FILES = (
-    (read, b"gpus: [{index: 0, uuid: GPU-0, model: NVIDIA L40S, memory_mib: 46068, pci: '0000:01:00.0'}]"),
+    (read_machine, b"gpus: [{index: 0, uuid: GPU-0, model: NVIDIA L40S, memory_mib: 46068, pci: '0000:01:00.0'}]"),
     (resolve_settings, b"version: v1\\nsharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, devices: [0]}]}}"),
     (parse_configs, b"version: v1\\nmig-configs: {a: [{devices: all, mig-enabled: true, mig-devices: {1g.10gb: 7}}]}"),
 )

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.machine import Fault
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
@@ -17,7 +17,7 @@ from tests.node.agent.test_process import gpuplane
 from tests.node.hardware.nvidia.driver.standin import StandIn
 from tests.node.hardware.nvidia.nvidiasmi.standin import SmiStandIn
 
-MACHINE = read(find("l40s").read_bytes(), "l40s.yaml")
+MACHINE = read_machine(find_machine_file("l40s").read_bytes(), "l40s.yaml")
 A, B, C = (gpu.uuid for gpu in (MACHINE.gpus or ())[:3])
 COUNT = len(MACHINE.gpus or ())
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane.node.hardware.described import machinefile
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from tests.node.hardware.nvidia.driver.standin import StandIn
@@ -59,7 +59,7 @@ async def test_what_befell_a_gpu_while_no_agent_ran(tmp_path: Path) -> None:
 async def test_beside_a_real_driver_the_log_is_where_the_host_has_it(tmp_path: Path, compiled: Path) -> None:
     """Without a word about it: an agent on the driver's library reads /dev/kmsg under its host root."""
     driver = StandIn(tmp_path / "d", compiled)
-    machine = machinefile.read(find("l40s").read_bytes(), "l40s.yaml")
+    machine = machinefile.read_machine(find_machine_file("l40s").read_bytes(), "l40s.yaml")
     gpus = machine.gpus or ()
     driver.describe(machine)
     (tmp_path / "usr").mkdir()

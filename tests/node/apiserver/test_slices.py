@@ -12,7 +12,7 @@ from gpuplane.node.apiserver import slices as publisher
 from gpuplane.node.apiserver.slices import publish_slices
 from gpuplane.node.core.config.resolve import resolve_settings
 from gpuplane.node.hardware.described import machinefile
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.config import DraSettings, Settings
 from gpuplane.node.model.facts import (
     AllocationsListed,
@@ -337,7 +337,7 @@ async def test_a_slice_that_is_refused_keeps_no_other_back(tmp_path: Path) -> No
 
 async def test_sixteen_gpus_are_published_soon_after_the_look(tmp_path: Path) -> None:
     """The budget is 200 ms on an idle machine (`make bench`); here it may be busy."""
-    machine = machinefile.read(find("big-16").read_bytes(), "big-16")
+    machine = machinefile.read_machine(find_machine_file("big-16").read_bytes(), "big-16")
     async with ApiServer() as server:
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(server.kubeconfig())

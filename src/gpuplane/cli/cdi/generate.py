@@ -18,8 +18,8 @@ from gpuplane.cli.times import Amount
 from gpuplane.node.core.containers.cdi.specbuilder import build_spec
 from gpuplane.node.core.containers.cdi.specrequest import SpecOptions
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems
-from gpuplane.node.hardware.described.profiles import Unknown
-from gpuplane.node.hardware.observeonce import Unseen, look
+from gpuplane.node.hardware.described.profiles import UnknownMachine
+from gpuplane.node.hardware.observeonce import NotObserved, observe_once
 from gpuplane.node.host.cdi.directory import replace
 from gpuplane.node.model.cdi import Spec
 from gpuplane.node.model.encoding import format_json
@@ -90,11 +90,11 @@ def _seen(machine: str, driver_root: Path, dev_root: Path, folders: tuple[str, .
         found = hardware(
             machine, driver_root=driver_root, library_folders=folders, dev_root=dev_root, deadline=timeout / 3
         )
-        return await look(found, timeout)
+        return await observe_once(found, timeout)
 
     try:
         return ending.run(seen())
-    except (Unseen, Unknown) as error:
+    except (NotObserved, UnknownMachine) as error:
         raise click.ClickException(str(error)) from None
 
 

@@ -8,8 +8,8 @@ from gpuplane.base.text import join
 from gpuplane.cli import ending
 from gpuplane.cli.connection import NoAgent, show
 from gpuplane.cli.machine import NVML, hardware
-from gpuplane.node.hardware.described.profiles import Unknown
-from gpuplane.node.hardware.observeonce import Unseen, look
+from gpuplane.node.hardware.described.profiles import UnknownMachine
+from gpuplane.node.hardware.observeonce import NotObserved, observe_once
 from gpuplane.node.model.machine import Gpu, Machine
 
 PATIENCE = 60.0
@@ -38,9 +38,9 @@ def _seen(machine: str | None, state_dir: Path) -> Machine:
             return found
 
     async def looked() -> Machine:
-        return await look(hardware(machine or NVML, deadline=PATIENCE / 3), PATIENCE)
+        return await observe_once(hardware(machine or NVML, deadline=PATIENCE / 3), PATIENCE)
 
     try:
         return ending.run(looked())
-    except (Unseen, Unknown) as error:
+    except (NotObserved, UnknownMachine) as error:
         raise click.ClickException(str(error)) from None

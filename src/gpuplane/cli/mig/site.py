@@ -22,7 +22,7 @@ from gpuplane.cli.say import say, told
 from gpuplane.node.agent.node import Node, boottime
 from gpuplane.node.core.ledger import is_ledger_stored
 from gpuplane.node.hardware import Hardware
-from gpuplane.node.hardware.described.profiles import Unknown
+from gpuplane.node.hardware.described.profiles import UnknownMachine
 from gpuplane.node.hardware.migpartitions import keep_partitions
 from gpuplane.node.host.lock import locked
 from gpuplane.node.host.state import boot_id, keep_stored, load
@@ -125,7 +125,7 @@ async def _local_site(machine: str, state_dir: Path | None, kubelet_root: Path) 
             devices = hardware(machine, deadline=PATIENCE / 3)
         except OSError as error:
             raise click.ClickException(told(error)) from None
-        except Unknown as error:
+        except UnknownMachine as error:
             raise click.ClickException(str(error)) from None
         if machine == NVML:
             _keep_agents_away(stack, node, kubelet_root)

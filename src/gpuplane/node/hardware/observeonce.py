@@ -8,14 +8,14 @@ from gpuplane.node.model.facts import MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Machine
 
 
-class Unseen(Exception):
+class NotObserved(Exception):
     """There was no look, and why."""
 
 
-async def look(hardware: Hardware, seconds: float) -> Machine:
+async def observe_once(hardware: Hardware, seconds: float) -> Machine:
     """The first look that any hardware tells. Its driver is let go of then, whatever became of it.
 
-    Where the driver is missing, fails or hangs that look has no GPUs, and its faults say why. Raises Unseen, where
+    Where the driver is missing, fails or hangs that look has no GPUs, and its faults say why. Raises NotObserved, where
     nothing is told within `seconds` too.
     """
     try:
@@ -24,9 +24,9 @@ async def look(hardware: Hardware, seconds: float) -> Machine:
                 if isinstance(fact, MachineObserved):
                     return fact.machine
                 if isinstance(fact, StatusChanged) and fact.status is not None and fact.status.state == "failing":
-                    raise Unseen(fact.status.text)
+                    raise NotObserved(fact.status.text)
     except TimeoutError:
-        raise Unseen(f"the driver did not answer within {seconds:g} s") from None
+        raise NotObserved(f"the driver did not answer within {seconds:g} s") from None
     finally:
         await hardware.release()
-    raise Unseen("the machine was not observed")
+    raise NotObserved("the machine was not observed")

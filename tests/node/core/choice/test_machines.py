@@ -10,13 +10,13 @@ import pytest
 from gpuplane.node.core.choice.affinity import affinity_matrix, total_affinity
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.node.core.choice.gpusets import GpuSetTable
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.machine import Gpu, Link
 
 
 def profile(name: str) -> Sequence[Gpu]:
-    return read(find(name).read_bytes(), name).gpus or ()
+    return read_machine(find_machine_file(name).read_bytes(), name).gpus or ()
 
 
 def machine(matrix: str) -> Sequence[Gpu]:

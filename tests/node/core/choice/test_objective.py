@@ -12,8 +12,8 @@ from typing import TypeAlias
 from gpuplane.node.core.choice.affinity import AffinityMatrix, affinity_matrix
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.node.core.choice.gpusets import GpuSetTable
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 
 PAGE = (Path(__file__).parents[4] / "docs/choice.md").read_text()
 Pair: TypeAlias = tuple[int, int]
@@ -44,7 +44,9 @@ def drawn(free: tuple[int, ...], matrix: AffinityMatrix, choose: Callable[[tuple
 
 def test_the_first_pod_gets_more_and_all_together_less() -> None:
     """On a DGX-1 V100, in every state with four or more free GPUs, where each pod asks for two."""
-    matrix = affinity_matrix(read(find("dgx1-v100").read_bytes(), "dgx1-v100").gpus or (), "topology")
+    matrix = affinity_matrix(
+        read_machine(find_machine_file("dgx1-v100").read_bytes(), "dgx1-v100").gpus or (), "topology"
+    )
     sets = GpuSetTable(matrix)
 
     def ours(free: tuple[int, ...]) -> Pair:

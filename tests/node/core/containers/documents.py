@@ -5,8 +5,8 @@ from typing import Any
 from gpuplane.node.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
 from gpuplane.node.core.containers.cdi.specrequest import HookProgram, SpecOptions
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.cdi import ContainerEdits, DeviceNode, Hook, Mount, Spec
 from gpuplane.node.model.machine import (
     DeviceNodeStat,
@@ -149,8 +149,8 @@ HOOK = Hook(
 
 def a100_mig() -> Machine:
     """The profile of that name, with files of its driver."""
-    path = find("a100-mig")
-    machine = read(path.read_bytes(), str(path))
+    path = find_machine_file("a100-mig")
+    machine = read_machine(path.read_bytes(), str(path))
     assert machine.gpus is not None
     bare = tuple(gpu.but(dri=()) for gpu in machine.gpus)
     return Machine(driver=DRIVER, gpus=bare, shared_nodes=tuple(CONTROL), device_node_stats=CONTROL)

@@ -12,11 +12,11 @@ import pytest
 
 from gpuplane.node.core.containers.cdi.specbuilder import build_spec
 from gpuplane.node.core.containers.cdi.specrequest import HookProgram, SpecOptions
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
-from gpuplane.node.hardware.nvidia.driver.devicenodes import own_nodes
-from gpuplane.node.hardware.nvidia.driver.driverfiles import Installed
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
+from gpuplane.node.hardware.nvidia.driver.devicenodes import nodes_of_gpus
+from gpuplane.node.hardware.nvidia.driver.driverfiles import DriverFilesSearch
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
 from gpuplane.node.model.cdi import ContainerEdits, DeviceNode, Mount, Spec
 from gpuplane.node.model.machine import Driver, Machine
 from tests.trees import grow, may_make_nodes
@@ -38,17 +38,17 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
     if not may_make_nodes(root):
         pytest.skip("device nodes with their own modes and groups take CAP_MKNOD")
     grow(root, (GOLDEN / "dgx-h100.tree").read_text())
-    files = Files(str(root))
-    found, missing = Installed(str(root), files).look(VERSION)
+    files = KernelFiles(str(root))
+    found, missing = DriverFilesSearch(str(root), files).look(VERSION)
     assert not missing
-    gpus = read(find("hgx-h100").read_bytes(), "hgx-h100").gpus or ()
+    gpus = read_machine(find_machine_file("hgx-h100").read_bytes(), "hgx-h100").gpus or ()
     gpus = tuple(gpu.but(dri=files.dri(gpu.pci)) for gpu in gpus)
     nodes = files.nodes.shared()
     return Machine(
         driver=Driver(version=VERSION, cuda="12.8", files=found),
         gpus=gpus,
         shared_nodes=nodes,
-        device_node_stats=files.nodes.numbers((*nodes, *own_nodes(gpus)), files.majors()),
+        device_node_stats=files.nodes.numbers((*nodes, *nodes_of_gpus(gpus)), files.majors()),
     )
 
 

@@ -19,7 +19,7 @@ from gpuplane.node.core.dra.attributes import (
     semantic_version,
 )
 from gpuplane.node.hardware.described import machinefile
-from gpuplane.node.hardware.described.profiles import find, names
+from gpuplane.node.hardware.described.profiles import find_machine_file, profile_names
 from gpuplane.node.model.machine import Driver, FabricClique, Gpu
 from gpuplane.node.model.resourceslices import DeviceAttribute
 
@@ -145,10 +145,10 @@ def test_memory_is_a_quantity(mib: int, quantity: str) -> None:
     assert memory_quantity(mib) == quantity
 
 
-@pytest.mark.parametrize("profile", names())
+@pytest.mark.parametrize("profile", profile_names())
 def test_profiles_tell_what_they_can(profile: str) -> None:
     """Of every machine that is shipped the model, the family and the versions are known."""
-    machine = machinefile.read(find(profile).read_bytes(), profile)
+    machine = machinefile.read_machine(find_machine_file(profile).read_bytes(), profile)
     for gpu in machine.gpus or ():
         found = gpu_attributes(machine.driver, gpu)
         same = {name for name in found if found[name] == UNKNOWN[name]}

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from gpuplane.node.core.config.resolve import resolve_with_sources
 from gpuplane.node.core.labels.featurelabels import feature_labels
 from gpuplane.node.hardware.described import machinefile
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.machine import Machine
 from gpuplane.node.model.snapshot import Snapshot
@@ -15,7 +15,7 @@ NVIDIA, OWN = "nvidia.com/", "gpuplane.io/"
 
 def profile(name: str) -> Machine:
     """The machine of a profile, as a look at it shows it."""
-    file = machinefile.read(find(name).read_bytes(), name)
+    file = machinefile.read_machine(find_machine_file(name).read_bytes(), name)
     return Machine(**{field: getattr(file, field) for field in Machine.__struct_fields__})
 
 

@@ -5,7 +5,7 @@ Each table is what NVIDIA's GPU Feature Discovery 0.20 writes. What is otherwise
 
 import pytest
 
-from gpuplane.node.hardware.described.profiles import names
+from gpuplane.node.hardware.described.profiles import profile_names
 from tests.node.core.labels.labelled import labels, profile, table, with_differences
 
 DRIVER_570 = """
@@ -209,10 +209,10 @@ def expected(name: str) -> dict[str, str]:
 
 def test_every_profile_has_a_table() -> None:
     """None is shipped without."""
-    assert sorted(THEIRS) == sorted(names()) == sorted(BY_MODEL)
+    assert sorted(THEIRS) == sorted(profile_names()) == sorted(BY_MODEL)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_a_profile_has_the_labels_of_its_table(name: str) -> None:
     """All of them and no other, without a configuration."""
     assert labels(profile(name)) == expected(name)

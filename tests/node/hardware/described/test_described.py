@@ -10,8 +10,8 @@ import pytest
 
 from gpuplane.base.strict import InvalidInput
 from gpuplane.node.hardware.described import source
-from gpuplane.node.hardware.described.failures import show
-from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.failures import observed_facts
+from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.source import Described
 from gpuplane.node.model.facts import Fact, FaultOccurred, MachineObserved, ObserveMachine, StatusChanged
 from gpuplane.node.model.machine import DeviceNodeStat, DriverFile, DriverLibrary, Machine, MachineFile
@@ -91,7 +91,7 @@ def look(*failures: str) -> MachineObserved:
 
 def facts(*failures: str) -> list[StatusChanged[DriverStatus] | MachineObserved]:
     """What is told of the machine, failing in these ways."""
-    return show(read(failing(*failures), "node.yaml"), "node.yaml")
+    return observed_facts(read_machine(failing(*failures), "node.yaml"), "node.yaml")
 
 
 def failing(*failures: str) -> bytes:
@@ -334,7 +334,7 @@ def test_a_machine_that_contradicts_itself_is_refused(before: bytes, after: byte
     """With the file, the line, and what is wrong."""
     assert before in GOOD
     with pytest.raises(InvalidInput) as invalid:
-        read(GOOD.replace(before, after), "node.yaml")
+        read_machine(GOOD.replace(before, after), "node.yaml")
 
     [error] = invalid.value.errors
     assert error.startswith(f"node.yaml:{line}: ")
@@ -366,7 +366,7 @@ def test_files_and_numbers_that_cannot_be_are_refused(
 ) -> None:
     """All of them at once."""
     with pytest.raises(InvalidInput) as invalid:
-        read(GOOD.replace(before, after), "node.yaml")
+        read_machine(GOOD.replace(before, after), "node.yaml")
 
     assert len(invalid.value.errors) == len(subjects)
     assert all(subject in error for subject, error in zip(subjects, invalid.value.errors, strict=True))
@@ -389,7 +389,7 @@ gpus:
       enabled: true
       devices: [{uuid: MIG-1, profile: 1g.5gb, gpu_instance: 7, device_nodes: [/dev/nvidia-caps/nvidia-cap66]}]
 """
-    machine = read(words, "node.yaml")
+    machine = read_machine(words, "node.yaml")
     assert machine.driver is not None
     assert machine.driver.files is not None
     files = machine.driver.files
@@ -414,7 +414,7 @@ gpus:
 def test_gpus_that_cannot_be_read_are_not_missed(golden: Golden) -> None:
     """A failure names one of them: the mistake is told, and nothing that is none."""
     with pytest.raises(InvalidInput) as invalid:
-        read(b"gpus: [{index: two}]\nfailures: [{effect: hang, gpu: 0}]", "node.yaml")
+        read_machine(b"gpus: [{index: two}]\nfailures: [{effect: hang, gpu: 0}]", "node.yaml")
 
     (error,) = invalid.value.errors
     assert error.startswith("node.yaml:1: gpus[0].index: ")
@@ -426,7 +426,7 @@ async def test_a_large_file_is_read_beside_the_event_loop(edited: Edited, monkey
 
     def read_slowly(data: bytes, file: str) -> MachineFile:
         came.append(others_come.wait(5))
-        return read(data, file)
+        return read_machine(data, file)
 
     monkeypatch.setattr(source, "read", read_slowly)
     asyncio.get_running_loop().call_later(0.05, others_come.set)
@@ -452,7 +452,7 @@ async def test_many_incidents_at_once_leave_others_their_turn(edited: Edited) ->
 def test_a_name_that_no_driver_tells_is_refused(name: bytes) -> None:
     """It would be in every list, log line and label."""
     with pytest.raises(InvalidInput) as caught:
-        read(GOOD.replace(name, name + b"x" * 100_000, 1), "node.yaml")
+        read_machine(GOOD.replace(name, name + b"x" * 100_000, 1), "node.yaml")
 
     assert [len(error) < 200 for error in caught.value.errors] == [True]
 
@@ -461,6 +461,6 @@ def test_more_gpus_than_a_driver_has_numbers_for_are_refused() -> None:
     """Each is compared with each."""
     gpus = b"".join(b"  - {index: %d, uuid: GPU-%d}\n" % (i, i) for i in range(257))
     with pytest.raises(InvalidInput) as caught:
-        read(b"gpus:\n" + gpus, "node.yaml")
+        read_machine(b"gpus:\n" + gpus, "node.yaml")
 
     assert len(caught.value.errors) == 1

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.node.core.partitions.cards import Card, cards, profiles_of
-from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.migattributes import mig_attributes
-from gpuplane.node.hardware.described.migchanges import ChangeRefused, make_change, with_partitions
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.migchanges import ChangeRefused, make_change, with_mig_details
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.hardware.described.source import Described
 from gpuplane.node.model.facts import ChangePartition, MachineObserved, PartitionChangeFinished
 from gpuplane.node.model.machine import DeviceNodeStat, Gpu, GpuProcess, Machine, Mig, MigAttributes, MigDevice
@@ -30,7 +30,7 @@ from tests.node.core.partitions.tables import can_exist
 
 def gpu(capability: str = "9.0", model: str = "NVIDIA H100 80GB HBM3", memory: int = 81559, **mig: object) -> Gpu:
     """One that can be partitioned."""
-    return with_partitions(
+    return with_mig_details(
         Gpu(
             index=0, uuid="GPU-0", minor=2, model=model, memory_mib=memory, compute_capability=capability,
             mig=Mig(**mig),  # type: ignore[arg-type]
@@ -70,9 +70,9 @@ def test_an_instance_becomes_a_device() -> None:
 
 def test_a_device_consists_of_what_a_real_one_does() -> None:
     """The described A100's are as nvidia-smi shows them: made again, without the file's entries, they are the same."""
-    machine = read(find("a100-mig").read_bytes(), "a100-mig.yaml")
+    machine = read_machine(find_machine_file("a100-mig").read_bytes(), "a100-mig.yaml")
     for described in machine.gpus or ():
-        bare = with_partitions(described.but(mig=Mig(enabled=True)))
+        bare = with_mig_details(described.but(mig=Mig(enabled=True)))
         assert described.mig is not None
         assert described.mig.instances is not None
         order = described.mig.but(devices=())
@@ -107,7 +107,7 @@ def test_every_profile_of_every_card_has_its_attributes(card: Card) -> None:
     """A larger one never has fewer multiprocessors or copy engines."""
     capability = {"20": "8.0", "23": "9.0", "29": "10.0", "31": "10.3", "2B": "12.0"}[card.device_ids[0][:2]]
     whole = Gpu(index=0, pci_id=f"0x{card.device_ids[0]}10DE", compute_capability=capability, mig=Mig())
-    found = [mig_attributes(with_partitions(whole), each, each.slices) for each in card.profiles]
+    found = [mig_attributes(with_mig_details(whole), each, each.slices) for each in card.profiles]
 
     assert all(each.multiprocessors and each.copy_engines for each in found)
     ordered = sorted(found, key=lambda each: each.gpu_slices)
@@ -338,4 +338,4 @@ async def test_a_call_that_fails(effect: str, error: str, problem: str, is_made:
 
     assert (told.problem, told.outcome_unknown) == (problem, effect != "error")
     assert machine.gpu("GPU-1").mig_enabled == is_made  # type: ignore[union-attr]
-    assert read(FILE.encode(), "m.yaml").gpu("GPU-0").mig.needs_reset is False  # type: ignore[union-attr]
+    assert read_machine(FILE.encode(), "m.yaml").gpu("GPU-0").mig.needs_reset is False  # type: ignore[union-attr]

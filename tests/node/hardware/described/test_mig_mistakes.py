@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.base.strict import InvalidInput
-from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.machinefile import read_machine
 
 MACHINE = """\
 driver: {{version: 580.95.05, cuda: "13.0"}}
@@ -57,7 +57,7 @@ TWO = "{id: 14, name: 2g.20gb, slices: 2, size: 2, starts: [0, 2], count: 3, mem
 )
 def test_a_mistake_is_told_with_its_line(profiles: str, instances: str, line: int, problem: str) -> None:
     with pytest.raises(InvalidInput) as refused:
-        read(MACHINE.format(profiles=profiles, instances=instances).encode(), "m.yaml")
+        read_machine(MACHINE.format(profiles=profiles, instances=instances).encode(), "m.yaml")
 
     assert f"m.yaml:{line}: " in str(refused.value)
     assert problem in str(refused.value)

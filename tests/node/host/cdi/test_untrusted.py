@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpuplane.node.core.containers.cdi.registry import parse_spec_file
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find, layouts
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file, layouts
 from gpuplane.node.model.cdi import Spec
 from gpuplane.node.model.machine import Driver
 from gpuplane.sandbox.agent import Agent
@@ -19,8 +19,8 @@ from tests.node.host.cdi.world import CDI, GPU
 
 GPUS = "nvidia.com/gpu"
 VERSION = "580.95.05"
-DRIVER = Driver(version=VERSION, cuda="13.0", files=layouts.files("debian", VERSION))
-MACHINE = read(find("l40s").read_bytes(), "l40s.yaml").but(driver=DRIVER)
+DRIVER = Driver(version=VERSION, cuda="13.0", files=layouts.layout_files("debian", VERSION))
+MACHINE = read_machine(find_machine_file("l40s").read_bytes(), "l40s.yaml").but(driver=DRIVER)
 COUNT = len(MACHINE.gpus or ())
 NOBODY = 65534
 

@@ -7,39 +7,39 @@ would need an answer that is missing is not made, and a hang or a crash leaves i
 from collections.abc import Collection, Sequence
 
 from gpuplane.base.text import matches_pattern
-from gpuplane.node.hardware.nvidia.driver.counters import GPM_METRICS, order
+from gpuplane.node.hardware.nvidia.driver.counters import GPM_METRICS, calls_of_request
 from gpuplane.node.hardware.nvidia.driver.errors import (
-    UNASKED,
-    UNKNOWN_PROFILE,
-    UNSUPPORTED,
-    UNTOLD,
-    breakdown,
-    crash,
+    NO_ANSWER_ERRORS,
+    NOT_SAMPLED_REASONS,
+    UNKNOWN_PROFILE_FAULT,
+    UNSUPPORTED_ERRORS,
+    distinct_faults,
+    driver_crash_fault,
     driver_fault,
-    gather,
+    driver_hang_fault,
+    gpu_crash_fault,
     gpu_fault,
-    hang,
-    silence,
+    gpu_hang_fault,
 )
 from gpuplane.node.model.facts import MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Fault, Gpu, InjectedFailure, Machine, MachineFile, MigDevice
 from gpuplane.node.model.status import DRIVER, DriverStatus
 from gpuplane.node.model.telemetry import SamplingRequest
 
-STARTING = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
+INIT_CALLS = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
 """The calls without which there is no look, in their order."""
 
-VITALS = ("CurrentClocksEventReasons", "CurrPcieLinkWidth", "MaxPcieLinkWidth", "VirtualizationMode")
+OPTIONAL_HEALTH_CALLS = ("CurrentClocksEventReasons", "CurrPcieLinkWidth", "MaxPcieLinkWidth", "VirtualizationMode")
 """What a GPU is asked about how it does, and need not tell."""
 
 
-IDENTIFYING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID")
+IDENTITY_CALLS = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID")
 """The calls without which a GPU is asked nothing else."""
 
 NO_SAMPLING = SamplingRequest(processes=False)
 
 
-class _Ended(Exception):
+class _ProcessEnded(Exception):
     """The process that asks would hang or be gone now."""
 
     def __init__(self, fault: Fault) -> None:
@@ -52,31 +52,32 @@ class _Subject:
     def __init__(self, failures: Sequence[InjectedFailure]) -> None:
         self.failures, self.faults = failures, list[Fault]()
 
-    def ask(self, function: str, fine: Collection[str] = UNSUPPORTED) -> bool:
+    def ask(self, function: str, fine: Collection[str] = UNSUPPORTED_ERRORS) -> bool:
         """Whether there is an answer; errors named in `fine` are no faults. Raises _Ended."""
-        failure = next((each for each in self.failures if matches(each.nvml_function, function)), None)
+        failure = next((each for each in self.failures if matches_call(each.nvml_function, function)), None)
         if failure is None:
             return True
         if failure.effect != "error":
-            raise _Ended((hang if failure.effect == "hang" else crash)(function))
+            raise _ProcessEnded((gpu_hang_fault if failure.effect == "hang" else gpu_crash_fault)(function))
         if failure.error not in fine:
             self.faults.append(gpu_fault(function, failure.error))
         return False
 
 
-def show(
+def observed_facts(
     file: MachineFile, name: str, sampling: SamplingRequest = NO_SAMPLING
 ) -> list[StatusChanged[DriverStatus] | MachineObserved]:
     """What a look at this machine tells while this is sampled: a hang is a hang whoever asks."""
     machine = Machine(**{field: getattr(file, field) for field in Machine.__struct_fields__})
     general = [failure for failure in file.failures if failure.gpu is None]
     if (silent := next((each for each in general if each.effect == "hang"), None)) is not None:
-        return _failing(machine, silence(_first(silent.nvml_function)))
-    for function in STARTING:
-        failure = next((each for each in general if matches(each.nvml_function, function)), None)
+        return _failing(machine, driver_hang_fault(_first(silent.nvml_function)))
+    for function in INIT_CALLS:
+        failure = next((each for each in general if matches_call(each.nvml_function, function)), None)
         if failure is not None:
             return _failing(
-                machine, breakdown(function) if failure.effect == "crash" else driver_fault(function, failure.error)
+                machine,
+                driver_crash_fault(function) if failure.effect == "crash" else driver_fault(function, failure.error),
             )
     seen = sum(_seen(gpu, file) for gpu in machine.gpus or ())
     gpus = machine.gpus and tuple(_shown(gpu, file, seen, sampling) for gpu in machine.gpus)
@@ -101,18 +102,18 @@ def _shown(gpu: Gpu, file: MachineFile, count: int, sampling: SamplingRequest) -
     try:
         gpu = _look(subject, gpu, count)
         if not has_no_handle(gpu, file):
-            for function in order(sampling, migs=bool(gpu.mig_devices), profiled=is_profiled(gpu, file)):
+            for function in calls_of_request(sampling, migs=bool(gpu.mig_devices), profiled=is_profiled(gpu, file)):
                 _Subject(failures).ask(function)
-    except _Ended as ended:
+    except _ProcessEnded as ended:
         return gpu.but(faults=(*gpu.faults, ended.fault))
-    return gpu.but(faults=gather((*gpu.faults, *subject.faults)))
+    return gpu.but(faults=distinct_faults((*gpu.faults, *subject.faults)))
 
 
 def has_no_handle(gpu: Gpu, file: MachineFile) -> bool:
     """Whether there is nothing to ask this GPU's counters with, by a fault that it shows or by what fails."""
     failures = [failure for failure in file.failures if failure.gpu == gpu.index]
-    return any(fault.code in UNASKED for fault in gpu.faults) or any(
-        matches(failure.nvml_function, function) for failure in failures for function in IDENTIFYING
+    return any(fault.code in NOT_SAMPLED_REASONS for fault in gpu.faults) or any(
+        matches_call(failure.nvml_function, function) for failure in failures for function in IDENTITY_CALLS
     )
 
 
@@ -127,7 +128,7 @@ def _seen(gpu: Gpu, file: MachineFile) -> bool:
     try:
         _look(subject, gpu, 1)
         return subject.ask("nvmlDeviceGetHandleByIndex") and subject.ask("nvmlDeviceGetUUID")
-    except _Ended:
+    except _ProcessEnded:
         return False
 
 
@@ -146,10 +147,10 @@ def _look(subject: _Subject, gpu: Gpu, count: int) -> Gpu:
             subject.ask("nvmlDeviceGetNvLinkRemotePciInfo")
     if count > 1:
         subject.ask("nvmlDeviceGetTopologyCommonAncestor")
-    counted = subject.ask("nvmlDeviceGetFieldValues", fine=UNTOLD)
-    for thing in VITALS:
-        subject.ask(f"nvmlDeviceGet{thing}", fine=UNTOLD)
-    joined = subject.ask("nvmlDeviceGetGpuFabricInfoV", fine=UNTOLD)
+    counted = subject.ask("nvmlDeviceGetFieldValues", fine=NO_ANSWER_ERRORS)
+    for thing in OPTIONAL_HEALTH_CALLS:
+        subject.ask(f"nvmlDeviceGet{thing}", fine=NO_ANSWER_ERRORS)
+    joined = subject.ask("nvmlDeviceGetGpuFabricInfoV", fine=NO_ANSWER_ERRORS)
     if subject.ask("nvmlDeviceGetSupportedEventTypes"):
         subject.ask("nvmlDeviceRegisterEvents")
     return gpu.but(
@@ -173,15 +174,15 @@ def _part(failures: Sequence[InjectedFailure], device: MigDevice, named: bool) -
     instance = part.ask("nvmlDeviceGetGpuInstanceId")
     part.ask("nvmlDeviceGetComputeInstanceId")
     named &= instance and part.ask("nvmlDeviceGetGpuInstanceById") and part.ask("nvmlGpuInstanceGetInfo")
-    faults = part.faults or ([] if named else [UNKNOWN_PROFILE])
+    faults = part.faults or ([] if named else [UNKNOWN_PROFILE_FAULT])
     return device.but(faults=(*device.faults, *faults))
 
 
-def matches(pattern: str, function: str) -> bool:
+def matches_call(pattern: str, function: str) -> bool:
     """Whether a pattern means a function, whatever version of it the library has."""
     return any(matches_pattern(pattern, function + version) for version in ("", "_v2", "_v3"))
 
 
 def _first(pattern: str) -> str:
     """The first call about no GPU that a pattern means."""
-    return next((function for function in STARTING if matches(pattern, function)), pattern)
+    return next((function for function in INIT_CALLS if matches_call(pattern, function)), pattern)

@@ -8,22 +8,22 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpuplane.node.hardware.described.failures import has_no_handle, is_profiled, matches
+from gpuplane.node.hardware.described.failures import has_no_handle, is_profiled, matches_call
 from gpuplane.node.hardware.nvidia.driver.counters import (
-    COMPUTING,
-    DRIVER_VERSION,
-    FRACTIONS,
+    COMPUTE_PROCESSES_CALL,
+    DRIVER_VERSION_FIELD,
+    FRACTIONAL_FIELDS,
     MEMORY_FIELDS,
     MIG_FIELDS,
-    UNCORRECTED,
-    USE,
+    PROCESS_UTILIZATION_CALL,
+    UNCORRECTED_ERRORS_FIELD,
     add_link_sums,
-    calls,
+    calls_of_field,
+    calls_of_request,
     memory_readings,
-    order,
-    period_of,
+    read_interval_of_field,
 )
-from gpuplane.node.hardware.nvidia.driver.errors import OF_GPU, UNASKED
+from gpuplane.node.hardware.nvidia.driver.errors import GPU_FAULT_CODES, NOT_SAMPLED_REASONS
 from gpuplane.node.model.machine import Gpu, InjectedFailure, Machine, MachineFile, MigDevice
 from gpuplane.node.model.telemetry import (
     SAMPLED_FIELDS,
@@ -36,10 +36,10 @@ from gpuplane.node.model.telemetry import (
     SamplingRequest,
 )
 
-UNSAID = "NOT_SUPPORTED"
+MISSING_FIELD_ERROR = "NOT_SUPPORTED"
 
 
-def evaluate(reading: float | Curve, at: float) -> float:
+def evaluate_curve(reading: float | Curve, at: float) -> float:
     """What a reading is at a moment of CLOCK_BOOTTIME. Every curve begins at `low`, with the boot."""
     if not isinstance(reading, Curve):
         return reading
@@ -77,12 +77,12 @@ class _Moment:
     def gpu(self, gpu: Gpu, version: str) -> GpuSample:
         """What a GPU tells."""
         fields = self.request.fields
-        codes = [fault.code for fault in gpu.faults if fault.code in UNASKED]
+        codes = [fault.code for fault in gpu.faults if fault.code in NOT_SAMPLED_REASONS]
         if has_no_handle(gpu, self.file):
-            return _silent(gpu, fields, UNASKED[codes[0]] if codes else "UNKNOWN")
+            return _silent(gpu, fields, NOT_SAMPLED_REASONS[codes[0]] if codes else "UNKNOWN")
         failing = [failure for failure in self.file.failures if failure.gpu in (None, gpu.index)]
         errors = dict(self._errors(failing, gpu))
-        if (ended := next((error for error in errors.values() if error in OF_GPU), None)) is not None:
+        if (ended := next((error for error in errors.values() if error in GPU_FAULT_CODES), None)) is not None:
             return _silent(gpu, fields, ended)
         there = {"", *(device.uuid for device in gpu.mig_devices)}
         own = [load for load in self.file.load if load.gpu == gpu.index and load.mig in there]
@@ -90,10 +90,14 @@ class _Moment:
         readings = self._readings(
             [load for load in own if not load.mig and load.nvlink is None], gpu.memory_mib, errors
         )
-        if UNCORRECTED in fields and gpu.uncorrected_errors is not None and not _error(UNCORRECTED, errors):
-            readings[UNCORRECTED] = gpu.uncorrected_errors
+        if (
+            UNCORRECTED_ERRORS_FIELD in fields
+            and gpu.uncorrected_errors is not None
+            and not _error(UNCORRECTED_ERRORS_FIELD, errors)
+        ):
+            readings[UNCORRECTED_ERRORS_FIELD] = gpu.uncorrected_errors
         add_link_sums(readings, links, fields)
-        texts = {name: text for load in own for name, text in load.texts.items()} | {DRIVER_VERSION: version}
+        texts = {name: text for load in own for name, text in load.texts.items()} | {DRIVER_VERSION_FIELD: version}
         texts = {name: texts[name] for name in fields if texts.get(name) and not _error(name, errors)}
         untold = (name for name in fields if name not in readings and name not in texts)
         return GpuSample(
@@ -103,15 +107,17 @@ class _Moment:
             links=links,
             mig_devices=tuple(self._mig(device, own, errors) for device in gpu.mig_devices),
             processes=self._processes(gpu, errors) if self.request.processes else (),
-            missing={name: _error(name, errors) or UNSAID for name in untold},
+            missing={name: _error(name, errors) or MISSING_FIELD_ERROR for name in untold},
         )
 
     def _errors(self, failures: Iterable[InjectedFailure], gpu: Gpu) -> Iterator[tuple[str, str]]:
         """Each function that fails → its error."""
-        for function in order(self.request, migs=bool(gpu.mig_devices), profiled=is_profiled(gpu, self.file)):
+        for function in calls_of_request(
+            self.request, migs=bool(gpu.mig_devices), profiled=is_profiled(gpu, self.file)
+        ):
             index = None if function.startswith("nvmlSystem") else gpu.index
             for failure in failures:
-                if failure.gpu == index and matches(failure.nvml_function, function):
+                if failure.gpu == index and matches_call(failure.nvml_function, function):
                     yield function, failure.error
                     break
 
@@ -124,8 +130,8 @@ class _Moment:
         return {name: told[name] for name in wanted if name in told and not _error(name, errors, mig)}
 
     def _value(self, name: str, reading: float | Curve) -> float:
-        value = evaluate(reading, self.at if period_of(name) == "fast" else self.slow_at)
-        return value if name in FRACTIONS else math.floor(value)
+        value = evaluate_curve(reading, self.at if read_interval_of_field(name) == "fast" else self.slow_at)
+        return value if name in FRACTIONAL_FIELDS else math.floor(value)
 
     def _links(
         self, loads: Iterable[DescribedLoad], errors: Mapping[str, str]
@@ -141,10 +147,10 @@ class _Moment:
         return MigDeviceSample(device.uuid, self._readings(own, device.memory_mib, errors, mig=True))
 
     def _processes(self, gpu: Gpu, errors: Mapping[str, str]) -> tuple[ProcessSample, ...]:
-        if COMPUTING in errors:
+        if COMPUTE_PROCESSES_CALL in errors:
             return ()
         own = [process for process in self.file.processes if process.gpu == gpu.index]
-        counted = USE not in errors and any(process.sm_percent is not None for process in own)
+        counted = PROCESS_UTILIZATION_CALL not in errors and any(process.sm_percent is not None for process in own)
         told = (
             ProcessSample(
                 pid=process.pid,
@@ -177,7 +183,7 @@ def _memory(said: Mapping[str, float], memory: int) -> dict[str, float]:
 def _error(name: str, errors: Mapping[str, str], mig: bool = False) -> str:
     """The error because of which a field is not told; "" where nothing fails."""
     known = name in SAMPLED_FIELDS
-    return next((errors[call] for call in calls(name, mig) if call in errors), "") if known else ""
+    return next((errors[call] for call in calls_of_field(name, mig) if call in errors), "") if known else ""
 
 
 def _silent(gpu: Gpu, fields: Iterable[str], error: str) -> GpuSample:

@@ -4,7 +4,13 @@ import math
 from collections.abc import Iterator
 
 from gpuplane.base import strict
-from gpuplane.node.hardware.nvidia.driver.counters import MIG_FIELDS, PERCENT, RATIOS, UNCORRECTED, link_sources
+from gpuplane.node.hardware.nvidia.driver.counters import (
+    MIG_FIELDS,
+    PERCENT_FIELDS,
+    RATIO_FIELDS,
+    UNCORRECTED_ERRORS_FIELD,
+    link_sources,
+)
 from gpuplane.node.model.telemetry import LINK_FIELDS, SAMPLED_FIELDS, Curve, DescribedLoad
 
 Problems = Iterator[tuple[strict.DocumentPath, str]]
@@ -38,7 +44,7 @@ def _misplaced(name: str, load: DescribedLoad) -> Iterator[str]:
         yield f"an NVLink does not tell {name}; it tells {', '.join(sorted(LINK_FIELDS))}"
     elif load.nvlink is not None and load.nvlink >= 0 and not link_sources(name, load.nvlink):
         yield f"NVML does not tell {name} of NVLink {load.nvlink}: remove it"
-    elif name == UNCORRECTED:
+    elif name == UNCORRECTED_ERRORS_FIELD:
         yield f"{name} counts what the GPU has as uncorrected: write it there"
     elif load.mig and name not in MIG_FIELDS:
         yield f"a MIG device does not tell {name}; it tells {', '.join(sorted(MIG_FIELDS))}"
@@ -49,7 +55,9 @@ def _wrong(name: str, reading: float | Curve) -> Iterator[str]:
     if isinstance(reading, Curve) and not (reading.period > 0 and math.isfinite(reading.period)):
         yield f"a period of {reading.period:g} seconds is not possible: write more than 0"
     counts = isinstance(reading, Curve) and reading.curve == "counter"
-    most = 100.0 if name in PERCENT else 1.0 if name in RATIOS or name.endswith("_USED_PERCENT") else math.inf
+    most = (
+        100.0 if name in PERCENT_FIELDS else 1.0 if name in RATIO_FIELDS or name.endswith("_USED_PERCENT") else math.inf
+    )
     if counts and most < math.inf:
         yield f"{name} has a largest value of {most:g}, and a counter has none: use another curve"
     for value in (reading.low, reading.high) if isinstance(reading, Curve) else (reading,):

@@ -8,14 +8,20 @@ from gpuplane.base import strict
 from gpuplane.node.core.faults.overrides import xid_number
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.node.core.kinds.table import PLAIN_KINDS
-from gpuplane.node.hardware.described.failures import matches
+from gpuplane.node.hardware.described.failures import matches_call
 from gpuplane.node.hardware.described.loadcheck import check_load
-from gpuplane.node.hardware.described.migchanges import with_partitions
-from gpuplane.node.hardware.described.migcheck import check_partitions
-from gpuplane.node.hardware.described.profiles.layouts import allowed, files
-from gpuplane.node.hardware.nvidia.driver.devicenodes import CAPS, CONTROL, DRIVERS, expected, own_nodes
-from gpuplane.node.hardware.nvidia.driver.driverfiles import ordered
-from gpuplane.node.hardware.nvidia.driver.errors import ERRORS
+from gpuplane.node.hardware.described.migchanges import with_mig_details
+from gpuplane.node.hardware.described.migcheck import check_mig
+from gpuplane.node.hardware.described.profiles.layouts import layout_files, with_drm_permissions
+from gpuplane.node.hardware.nvidia.driver.devicenodes import (
+    CAPS_FOLDER,
+    CONTROL_NODES,
+    DRIVER_NAMES,
+    expected_node_stat,
+    nodes_of_gpus,
+)
+from gpuplane.node.hardware.nvidia.driver.driverfiles import unique_by_path
+from gpuplane.node.hardware.nvidia.driver.errors import NVML_ERRORS
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.health import CatalogueEntry
 from gpuplane.node.model.machine import (
@@ -33,36 +39,36 @@ from gpuplane.node.model.telemetry import DescribedLoad
 
 strict.build_type(MachineFile)
 
-DISTANCES = ("PIX", "PXB", "PHB", "NODE", "SYS")
-PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+DISTANCE_NAMES = ("PIX", "PXB", "PHB", "NODE", "SYS")
+PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 PCI_CLASS = re.compile(r"0x[0-9a-f]{6}")
-PCI_ID = re.compile(r"0x[0-9A-Fa-f]{8}")
-MIG_CONFIG = f"{CAPS}/nvidia-cap1"
+PCI_DEVICE_ID = re.compile(r"0x[0-9A-Fa-f]{8}")
+MIG_CONFIG_NODE = f"{CAPS_FOLDER}/nvidia-cap1"
 """A node that there is before any MIG device is. The nodes of MIG devices that are made have its major number."""
-CLUSTER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+CLUSTER_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-MAJOR, MINOR = (1 << 12) - 1, (1 << 20) - 1
+MAX_MAJOR_NUMBER, MAX_MINOR_NUMBER = (1 << 12) - 1, (1 << 20) - 1
 """The largest numbers that Linux has for a device."""
 
-MOST_GPUS = 256
+MAX_GPUS = 256
 """GPUs of a machine: their device nodes have minor numbers below 256."""
-LONGEST_NAME = 96
+MAX_NAME_LENGTH = 96
 """Characters of a UUID and of a model: NVML's buffers have no more (NVML_DEVICE_UUID_V2_BUFFER_SIZE)."""
 
 Problems = Iterator[tuple[strict.DocumentPath, str]]
 
 
-def read(data: bytes, file: str) -> MachineFile:
+def read_machine(data: bytes, file: str) -> MachineFile:
     """The machine that the file describes. Raises strict.Invalid, with file and line of everything that is wrong.
 
     Links and distances to GPUs that are not there are left out, as a driver does, and so is the load of what is not
     there: who takes a GPU's entry out of a file need not look for its address in all the others.
     """
-    machine = _spelt_out(strict.load_yaml_as(data, MachineFile, file, check))
+    machine = _spelt_out(strict.load_yaml_as(data, MachineFile, file, check_machine))
     there = {"nvswitch", *(gpu.pci for gpu in machine.gpus or ())}
     gpus = machine.gpus and tuple(_among(there, gpu) for gpu in machine.gpus)
-    gpus = gpus and tuple(map(with_partitions, gpus))
+    gpus = gpus and tuple(map(with_mig_details, gpus))
     return machine.but(gpus=gpus, load=tuple(each for each in machine.load if _has_place(each, machine)))
 
 
@@ -70,23 +76,24 @@ def _spelt_out(machine: MachineFile) -> MachineFile:
     """The machine with the files of its layout and the numbers of its nodes, beside those that are stated."""
     driver, numbers = machine.driver, dict(machine.device_node_stats)
     if machine.driver_file_layout is not None and driver is not None:
-        usual, own = files(machine.driver_file_layout, driver.version), driver.files or DriverFiles()
+        usual, own = layout_files(machine.driver_file_layout, driver.version), driver.files or DriverFiles()
         driver = driver.but(
             files=DriverFiles(
                 libraries=tuple(sorted({*usual.libraries, *own.libraries}, key=lambda library: library.path)),
-                files=ordered((*usual.files, *own.files)),
-                sockets=ordered((*usual.sockets, *own.sockets)),
+                files=unique_by_path((*usual.files, *own.files)),
+                sockets=unique_by_path((*usual.sockets, *own.sockets)),
                 gds_paths=own.gds_paths,
             )
         )
-    nodes = (*CONTROL, *machine.shared_nodes, *own_nodes(machine.gpus or ()))
-    if machine.gpus and not any(f"{CAPS}/" in node for node in nodes):
-        nodes = (*nodes, *(MIG_CONFIG for gpu in machine.gpus if gpu.mig is not None))
+    nodes = (*CONTROL_NODES, *machine.shared_nodes, *nodes_of_gpus(machine.gpus or ()))
+    if machine.gpus and not any(f"{CAPS_FOLDER}/" in node for node in nodes):
+        nodes = (*nodes, *(MIG_CONFIG_NODE for gpu in machine.gpus if gpu.mig is not None))
     for node in dict.fromkeys(nodes):
-        told = expected(node, machine.major_numbers)
+        told = expected_node_stat(node, machine.major_numbers)
         if told is not None:
             numbers.setdefault(
-                node, allowed(machine.driver_file_layout, node, told) if machine.driver_file_layout else told
+                node,
+                with_drm_permissions(machine.driver_file_layout, node, told) if machine.driver_file_layout else told,
             )
     return machine.but(driver=driver, device_node_stats=numbers, driver_file_layout=None, major_numbers={})
 
@@ -104,15 +111,15 @@ def _has_place(load: DescribedLoad, machine: MachineFile) -> bool:
     return load.nvlink is None or load.nvlink < sum(link.nvlink_count for link in gpu.links)
 
 
-def check(machine: MachineFile) -> Problems:
+def check_machine(machine: MachineFile) -> Problems:
     """What contradicts itself in a machine: (path, what is wrong)."""
-    if (count := len(machine.gpus or ())) > MOST_GPUS:
-        yield ("gpus",), f"{count} GPUs: a machine has at most {MOST_GPUS}"
+    if (count := len(machine.gpus or ())) > MAX_GPUS:
+        yield ("gpus",), f"{count} GPUs: a machine has at most {MAX_GPUS}"
     yield from _repeated(_identities(machine))
     yield from _driver(machine)
     yield from _numbers(machine)
     for i, gpu in enumerate(machine.gpus or ()):
-        for path, text in (*_numa(gpu), *_gpu(gpu), *check_partitions(gpu)):
+        for path, text in (*_numa(gpu), *_gpu(gpu), *check_mig(gpu)):
             yield ("gpus", i, *path), text
     for i, device in enumerate(machine.devices):
         for path, text in (*_numa(device), *_plain_device(device)):
@@ -120,7 +127,7 @@ def check(machine: MachineFile) -> Problems:
         if device.kind in machine.uncounted:
             yield ("uncounted", device.kind), f"a device of the kind {device.kind} is in devices, so it was counted"
     for pci in machine.unlisted:
-        if not PCI.fullmatch(pci):
+        if not PCI_ADDRESS.fullmatch(pci):
             yield ("unlisted", pci), f"{pci!r} is not a PCI address: write it as sysfs does, 0000:3b:00.0"
     indices = {gpu.index for gpu in machine.gpus or ()}
     incidents = ((("incidents", i), each.gpu) for i, each in enumerate(machine.incidents))
@@ -136,14 +143,14 @@ def check(machine: MachineFile) -> Problems:
     for path, fault in _faults(machine):
         yield from (((*path, "code"), problem) for problem in _unknown_fault(fault.code))
     for i, incident in enumerate(machine.incidents):
-        yield from ((("incidents", i, "code"), problem) for problem in unknown_event(incident.code))
+        yield from ((("incidents", i, "code"), problem) for problem in unknown_event_problem(incident.code))
     for i, failure in enumerate(machine.failures):
         if machine.gpus is not None and failure.gpu not in (None, *indices):
             yield ("failures", i, "gpu"), f"this machine has no GPU with index {failure.gpu}"
         yield from ((("failures", i, "nvml_function"), problem) for problem in _unknown_call(failure.nvml_function))
-        if failure.error not in ERRORS:
-            close = strict.closest_match(failure.error, ERRORS)
-            perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(ERRORS)}"
+        if failure.error not in NVML_ERRORS:
+            close = strict.closest_match(failure.error, NVML_ERRORS)
+            perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(NVML_ERRORS)}"
             yield ("failures", i, "error"), f"NVML has no error {failure.error!r}; {perhaps}"
 
 
@@ -181,7 +188,7 @@ def _unknown_fault(code: str, catalogue: Mapping[str, CatalogueEntry] = CATALOGU
         yield f"{code!r} is not a fault that an observation shows; {perhaps}"
 
 
-def unknown_event(code: str) -> Iterator[str]:
+def unknown_event_problem(code: str) -> Iterator[str]:
     """What is wrong with an incident's code."""
     is_plain_xid = code == f"xid-{xid_number(code)}"
     if not is_plain_xid and (code not in CATALOGUE or CATALOGUE[code].detected_by != "event"):
@@ -195,7 +202,7 @@ def unknown_event(code: str) -> Iterator[str]:
 
 def _unknown_call(pattern: str) -> Iterator[str]:
     """What is wrong with a pattern that means no call."""
-    if not any(matches(pattern, call) for call in _calls()):
+    if not any(matches_call(pattern, call) for call in _calls()):
         close = strict.closest_match(pattern, _calls())
         perhaps = f"did you mean {close!r}?" if close else "write one such as 'nvmlDeviceGetName'; `*` matches any text"
         yield f"NVML has no function {pattern!r}; {perhaps}"
@@ -247,23 +254,23 @@ def _gpu(gpu: Gpu) -> Problems:
     names: list[tuple[strict.DocumentPath, str]] = [(("uuid",), gpu.uuid), (("model",), gpu.model)]
     names += ((("mig", "devices", i, "uuid"), mig.uuid) for i, mig in enumerate(gpu.mig_devices))
     for path, name in names:
-        if len(name) > LONGEST_NAME:
-            yield path, f"{name[:24]!r}… has {len(name)} characters; NVML tells at most {LONGEST_NAME}"
+        if len(name) > MAX_NAME_LENGTH:
+            yield path, f"{name[:24]!r}… has {len(name)} characters; NVML tells at most {MAX_NAME_LENGTH}"
     if gpu.uuid and not gpu.uuid.startswith("GPU-"):
         yield ("uuid",), f"{gpu.uuid!r} is not a UUID of a GPU: they begin with GPU-"
     for i, mig in enumerate(gpu.mig_devices):
         if not mig.uuid.startswith("MIG-"):
             yield ("mig", "devices", i, "uuid"), f"{mig.uuid!r} is not a UUID of a MIG device: they begin with MIG-"
-    if gpu.pci and not PCI.fullmatch(gpu.pci):
+    if gpu.pci and not PCI_ADDRESS.fullmatch(gpu.pci):
         yield ("pci",), f"{gpu.pci!r} is not a PCI address as in sysfs, such as '0000:1b:00.0'"
     if gpu.pci_class and not PCI_CLASS.fullmatch(gpu.pci_class):
         yield ("pci_class",), f"{gpu.pci_class!r} is not a PCI class as in sysfs, such as '0x030200'"
     if gpu.pcie_root and not PCIE_ROOT.fullmatch(gpu.pcie_root):
         yield ("pcie_root",), f"{gpu.pcie_root!r} is not a PCIe root complex as in sysfs, such as 'pci0000:16'"
     for key, number in (("pci_id", gpu.pci_id), ("pci_subsystem", gpu.pci_subsystem)):
-        if number and not PCI_ID.fullmatch(number):
+        if number and not PCI_DEVICE_ID.fullmatch(number):
             yield (key,), f"{number!r} is not a PCI device and vendor in one number, such as '0x233010DE'"
-    if gpu.fabric is not None and not CLUSTER.fullmatch(gpu.fabric.cluster):
+    if gpu.fabric is not None and not CLUSTER_UUID.fullmatch(gpu.fabric.cluster):
         yield (
             ("fabric", "cluster"),
             f"{gpu.fabric.cluster!r} is not a UUID in lower case, such as '6b200a72-5c1e-4f0d-9d3a-2f6e1b7c8d90'",
@@ -274,8 +281,8 @@ def _gpu(gpu: Gpu) -> Problems:
     for pci, distance in gpu.distances.items():
         if not _of_another(gpu, pci):
             yield ("distances", pci), f"{pci!r} is not another GPU's PCI address"
-        if distance not in DISTANCES:
-            yield ("distances", pci), f"{distance!r} is not a distance; known: {', '.join(DISTANCES)}"
+        if distance not in DISTANCE_NAMES:
+            yield ("distances", pci), f"{distance!r} is not a distance; known: {', '.join(DISTANCE_NAMES)}"
     if gpu.mig is not None and gpu.mig.devices and not gpu.mig.enabled:
         yield ("mig",), "it has MIG devices, but is not in MIG mode: write enabled: true"
 
@@ -325,17 +332,17 @@ def _driver(machine: MachineFile) -> Problems:
 def _numbers(machine: MachineFile) -> Problems:
     """What is wrong with the numbers of nodes."""
     for name, major in machine.major_numbers.items():
-        if name not in DRIVERS:
-            close = strict.closest_match(name, DRIVERS)
-            perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(DRIVERS)}"
+        if name not in DRIVER_NAMES:
+            close = strict.closest_match(name, DRIVER_NAMES)
+            perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(DRIVER_NAMES)}"
             yield ("major_numbers", name), f"{name!r} is not a driver in /proc/devices that has device nodes; {perhaps}"
-        if not 0 <= major <= MAJOR:
-            yield ("major_numbers", name), f"{major} is not a major number: write 0 to {MAJOR}"
+        if not 0 <= major <= MAX_MAJOR_NUMBER:
+            yield ("major_numbers", name), f"{major} is not a major number: write 0 to {MAX_MAJOR_NUMBER}"
     seen: dict[tuple[int, int], str] = {}
     for node, numbers in machine.device_node_stats.items():
         if not node.startswith("/dev/"):
             yield ("device_node_stats", node), f"{node!r} is not a device node: write a path that begins with /dev/"
-        if not (0 <= numbers.major <= MAJOR and 0 <= numbers.minor <= MINOR):
+        if not (0 <= numbers.major <= MAX_MAJOR_NUMBER and 0 <= numbers.minor <= MAX_MINOR_NUMBER):
             yield ("device_node_stats", node), f"{numbers.major}:{numbers.minor} are not valid device numbers"
         if not 0 <= numbers.mode <= 0o7777:
             yield ("device_node_stats", node), f"{numbers.mode} is not a mode: write it like 0660"
@@ -345,4 +352,4 @@ def _numbers(machine: MachineFile) -> Problems:
 
 
 def _of_another(gpu: Gpu, pci: str) -> bool:
-    return PCI.fullmatch(pci) is not None and pci != gpu.pci
+    return PCI_ADDRESS.fullmatch(pci) is not None and pci != gpu.pci

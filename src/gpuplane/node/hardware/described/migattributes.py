@@ -10,12 +10,12 @@ from gpuplane.node.core.partitions.layouts import memory_slices
 from gpuplane.node.model.machine import Gpu, MigAttributes
 from gpuplane.node.model.partitions import GpuInstanceProfile
 
-Size = tuple[int, int, str]
+ProfileSize = tuple[int, int, str]
 """Compute slices, memory slices, and what the profile's name says beyond its sizes: "+me"."""
 Engines = tuple[int, int, int, int, int, int]
 """Multiprocessors, copy engines, decoders, encoders, JPEG engines, optical flow engines."""
 
-A100: Mapping[Size, Engines] = {
+A100_PROFILES: Mapping[ProfileSize, Engines] = {
     (1, 1, ""): (14, 1, 0, 0, 0, 0),
     (1, 1, "+me"): (14, 1, 1, 0, 1, 1),
     (1, 2, ""): (14, 1, 1, 0, 0, 0),
@@ -24,14 +24,14 @@ A100: Mapping[Size, Engines] = {
     (4, 4, ""): (56, 4, 2, 0, 0, 0),
     (7, 8, ""): (98, 7, 5, 0, 1, 1),
 }
-A30: Mapping[Size, Engines] = {
+A30_PROFILES: Mapping[ProfileSize, Engines] = {
     (1, 1, ""): (14, 1, 1, 0, 0, 0),
     (1, 1, "+me"): (14, 1, 1, 0, 1, 1),
     (2, 2, ""): (28, 2, 2, 0, 0, 0),
     (2, 2, "+me"): (28, 2, 2, 0, 1, 1),
     (4, 4, ""): (56, 4, 4, 0, 1, 1),
 }
-HOPPER: Mapping[Size, Engines] = {
+HOPPER_PROFILES: Mapping[ProfileSize, Engines] = {
     (1, 1, ""): (16, 1, 1, 0, 1, 0),
     (1, 1, "+me"): (16, 1, 1, 0, 1, 1),
     (1, 2, ""): (26, 1, 1, 0, 1, 0),
@@ -40,7 +40,7 @@ HOPPER: Mapping[Size, Engines] = {
     (4, 4, ""): (64, 4, 4, 0, 4, 0),
     (7, 8, ""): (132, 8, 7, 0, 7, 1),
 }
-B200: Mapping[Size, Engines] = {
+B200_PROFILES: Mapping[ProfileSize, Engines] = {
     (1, 1, ""): (18, 2, 1, 0, 1, 0),
     (1, 1, "+me"): (18, 2, 1, 0, 1, 1),
     (1, 2, ""): (30, 2, 1, 0, 1, 0),
@@ -49,7 +49,7 @@ B200: Mapping[Size, Engines] = {
     (4, 4, ""): (72, 8, 4, 0, 4, 0),
     (7, 8, ""): (126, 16, 7, 0, 7, 1),
 }
-RTX_PRO: Mapping[Size, Engines] = {
+RTX_PRO_PROFILES: Mapping[ProfileSize, Engines] = {
     (1, 1, ""): (46, 1, 1, 1, 1, 0),
     (1, 1, "+gfx"): (46, 1, 1, 1, 1, 0),
     (1, 1, "+me"): (46, 1, 1, 1, 1, 1),
@@ -62,12 +62,12 @@ RTX_PRO: Mapping[Size, Engines] = {
     (4, 4, ""): (188, 4, 4, 4, 4, 1),
     (4, 4, "+gfx"): (188, 4, 4, 4, 4, 1),
 }
-CARDS: Mapping[tuple[str, int], Mapping[Size, Engines]] = {
-    ("8", 8): A100,
-    ("8", 4): A30,
-    ("9", 8): HOPPER,
-    ("10", 8): B200,
-    ("12", 4): RTX_PRO,
+PROFILES_OF_CARD: Mapping[tuple[str, int], Mapping[ProfileSize, Engines]] = {
+    ("8", 8): A100_PROFILES,
+    ("8", 4): A30_PROFILES,
+    ("9", 8): HOPPER_PROFILES,
+    ("10", 8): B200_PROFILES,
+    ("12", 4): RTX_PRO_PROFILES,
 }
 """Major number of the compute capability, memory slices of the card → what its profiles consist of."""
 
@@ -79,7 +79,7 @@ def mig_attributes(gpu: Gpu, profile: GpuInstanceProfile, compute_slices: int) -
     """
     slices = MigAttributes(gpu_slices=profile.slices, compute_slices=compute_slices)
     profiles = gpu.mig.profiles if gpu.mig is not None else ()
-    card = CARDS.get((gpu.compute_capability.partition(".")[0], memory_slices(profiles)), {})
+    card = PROFILES_OF_CARD.get((gpu.compute_capability.partition(".")[0], memory_slices(profiles)), {})
     suffix = profile.name.partition("gb")[2]
     found = card.get((profile.slices, profile.size, suffix))
     if found is None:

@@ -15,8 +15,8 @@ from gpuplane.node.core.partitions.cards import profiles_of
 from gpuplane.node.core.partitions.layouts import fits, memory_slices
 from gpuplane.node.core.partitions.names import find_profile, profile_name
 from gpuplane.node.hardware.described.migattributes import mig_attributes
-from gpuplane.node.hardware.nvidia.driver.errors import explain
-from gpuplane.node.hardware.nvidia.driver.migcalls import CALLS, PROBLEMS
+from gpuplane.node.hardware.nvidia.driver.errors import describe_error
+from gpuplane.node.hardware.nvidia.driver.migcalls import CALL_OF_CHANGE, PROBLEM_OF_ERROR
 from gpuplane.node.model.machine import DeviceNodeStat, Gpu, GpuProcess, Mig, MigDevice
 from gpuplane.node.model.partitions import (
     ChangeProblem,
@@ -33,13 +33,13 @@ from gpuplane.node.model.partitions import (
     SetMigMode,
 )
 
-HOPPER = (9, 0)
+HOPPER_COMPUTE_CAPABILITY = (9, 0)
 """The compute capability from which on a change of the MIG mode needs no reset."""
-NAMESPACE = uuid.UUID("6f1d5bcb-2d0e-4a43-9f6b-0b6a4e6f5a11")
-FIRST_CAP, CAPS_OF_GPU, CAPS_OF_INSTANCE = 3, 135, 9
+UUID_NAMESPACE = uuid.UUID("6f1d5bcb-2d0e-4a43-9f6b-0b6a4e6f5a11")
+FIRST_CAP_MINOR, CAP_MINORS_PER_GPU, CAP_MINORS_PER_INSTANCE = 3, 135, 9
 """Minor numbers: the first of an instance, those of each GPU, those of each GPU instance (itself and eight within)."""
 
-FUNCTIONS: Mapping[type[PartitionChange], str] = {**CALLS, ResetGpu: "nvidia-smi"}
+FUNCTION_OF_CHANGE: Mapping[type[PartitionChange], str] = {**CALL_OF_CHANGE, ResetGpu: "nvidia-smi"}
 """The call by which each change is made, and by which a machine file names it to have it fail."""
 
 
@@ -47,13 +47,13 @@ class ChangeRefused(Exception):
     """A change that the driver refuses, by NVML's error."""
 
     def __init__(self, change: PartitionChange, error: str, users: Sequence[GpuUser] = ()) -> None:
-        self.problem: ChangeProblem = PROBLEMS.get(error, "failed")
-        self.failure: Text = explain(FUNCTIONS[type(change)], error)
+        self.problem: ChangeProblem = PROBLEM_OF_ERROR.get(error, "failed")
+        self.failure: Text = describe_error(CALL_OF_CHANGE[type(change)], error)
         self.users = tuple(users)
         super().__init__(self.failure)
 
 
-def with_partitions(gpu: Gpu) -> Gpu:
+def with_mig_details(gpu: Gpu) -> Gpu:
     """A GPU of a machine file with what its driver would tell of its profiles and instances."""
     mig, profiles = gpu.mig, profiles_of(gpu)
     if mig is None:
@@ -63,7 +63,7 @@ def with_partitions(gpu: Gpu) -> Gpu:
         instances = () if not mig.enabled else _instances(mig, profiles) if profiles else None
     needs_reset = mig.needs_reset
     if needs_reset is None and capability:
-        needs_reset = capability < HOPPER
+        needs_reset = capability < HOPPER_COMPUTE_CAPABILITY
     return gpu.but(mig=mig.but(profiles=profiles, instances=instances, needs_reset=needs_reset))
 
 
@@ -239,10 +239,10 @@ def _with_compute_instance(
 def _device(gpu: Gpu, profile: GpuInstanceProfile, instance: GpuInstance, id: int, slices: int) -> MigDevice:
     nodes: tuple[str, ...] = ()
     if gpu.minor is not None:
-        first = FIRST_CAP + CAPS_OF_GPU * gpu.minor + CAPS_OF_INSTANCE * instance.id
+        first = FIRST_CAP_MINOR + CAP_MINORS_PER_GPU * gpu.minor + CAP_MINORS_PER_INSTANCE * instance.id
         nodes = tuple(f"/dev/nvidia-caps/nvidia-cap{number}" for number in (first, first + 1 + id))
     return MigDevice(
-        uuid=f"MIG-{uuid.uuid5(NAMESPACE, f'{gpu.uuid}/{instance.id}/{id}')}",
+        uuid=f"MIG-{uuid.uuid5(UUID_NAMESPACE, f'{gpu.uuid}/{instance.id}/{id}')}",
         profile=profile_name(profile, slices),
         gpu_instance=instance.id,
         compute_instance=id,

@@ -11,7 +11,7 @@ from gpuplane.node.model.partitions import GpuInstance, GpuInstanceProfile
 Problems = Iterator[tuple[strict.DocumentPath, str]]
 
 
-def check_partitions(gpu: Gpu) -> Problems:
+def check_mig(gpu: Gpu) -> Problems:
     """The problems of `mig.profiles` and `mig.instances` of a GPU: (path in it, what is wrong)."""
     if gpu.mig is None:
         return

@@ -18,12 +18,12 @@ from contextlib import suppress
 from gpuplane.base import strict
 from gpuplane.base.pauses import seconds_until_next
 from gpuplane.base.text import matches_pattern
-from gpuplane.node.hardware.described.failures import NO_SAMPLING, show
+from gpuplane.node.hardware.described.failures import NO_SAMPLING, observed_facts
 from gpuplane.node.hardware.described.load import take_sample
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.migchanges import FUNCTIONS, ChangeRefused, cap_node_stats, make_change
-from gpuplane.node.hardware.nvidia.driver.errors import crash, explain, hang
-from gpuplane.node.hardware.nvidia.driver.migcalls import PROBLEMS
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.migchanges import FUNCTION_OF_CHANGE, ChangeRefused, cap_node_stats, make_change
+from gpuplane.node.hardware.nvidia.driver.errors import describe_error, gpu_crash_fault, gpu_hang_fault
+from gpuplane.node.hardware.nvidia.driver.migcalls import PROBLEM_OF_ERROR
 from gpuplane.node.model.facts import (
     Action,
     ChangePartition,
@@ -43,11 +43,11 @@ from gpuplane.node.model.partitions import PartitionChange
 from gpuplane.node.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
 from gpuplane.node.model.telemetry import Sample
 
-TURN = 16
+FACTS_PER_TURN = 16
 """Facts after which others have their turn: an edit may add thousands of incidents."""
 
 
-class Partitioned:
+class ChangedMig:
     """The GPUs whose partitions were changed. They stay so in a new version of the file, unless that has them
     partitioned otherwise than the version before."""
 
@@ -88,7 +88,7 @@ class Described:
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
         self._versions, self._name = versions, name
         self._file_now = MachineFile()
-        self._partitioned = Partitioned()
+        self._partitioned = ChangedMig()
         self._good: list[StatusChanged[DriverStatus] | MachineObserved] = []
         self._told = 0  # the number of the next incident
         self._pending: list[FaultOccurred | ProbeFinished | TimeSliceFinished | PartitionChangeFinished] = []
@@ -107,7 +107,7 @@ class Described:
                 self._changed.clear()
                 for number, fact in enumerate(self._now(), 1):
                     yield fact
-                    if number % TURN == 0:
+                    if number % FACTS_PER_TURN == 0:
                         await asyncio.sleep(0)
             reading.result()
         finally:
@@ -136,7 +136,7 @@ class Described:
         if isinstance(action, SetSampling):
             self._sampling = action.request
             if self._good:
-                self._good = show(self._file_now, self._name, self._sampling)
+                self._good = observed_facts(self._file_now, self._name, self._sampling)
         elif isinstance(action, ProbeGpu):
             self._pending.append(self._probe(action))
         elif isinstance(action, SetTimeSlice):
@@ -202,28 +202,28 @@ class Described:
     def _change(self, action: ChangePartition) -> PartitionChangeFinished:
         """What the driver would come to. The next look, which is told before, shows what was made."""
         told = PartitionChangeFinished(action.gpu, action.change, action.requested_at)
-        gpu, function = self._file_now.gpu(action.gpu), FUNCTIONS[type(action.change)]
+        gpu, function = self._file_now.gpu(action.gpu), FUNCTION_OF_CHANGE[type(action.change)]
         if gpu is None or not self._wanted:
             return told.but(problem="gone", failure=f"{self._name} has no such GPU")
         failures = (each for each in self._file_now.failures if each.gpu == gpu.index)
         failure = next((each for each in failures if matches_pattern(each.nvml_function, function)), None)
         if failure is not None and failure.effect == "error":
-            problem = PROBLEMS.get(failure.error, "failed")
-            return told.but(problem=problem, failure=explain(function, failure.error))
+            problem = PROBLEM_OF_ERROR.get(failure.error, "failed")
+            return told.but(problem=problem, failure=describe_error(function, failure.error))
         if failure is not None and failure.effect == "hang":  # nothing is made
-            return told.but(problem="failed", failure=hang(function).message, outcome_unknown=True)
+            return told.but(problem="failed", failure=gpu_hang_fault(function).message, outcome_unknown=True)
         try:
             processes = [each for each in self._file_now.processes if each.gpu == gpu.index]
             self._show(self._partitioned.change(self._file_now, gpu, action.change, processes))
         except ChangeRefused as refused:
             return told.but(problem=refused.problem, failure=refused.failure, users=refused.users)
         if failure is not None:  # it crashes afterwards
-            return told.but(problem="failed", failure=crash(function).message, outcome_unknown=True)
+            return told.but(problem="failed", failure=gpu_crash_fault(function).message, outcome_unknown=True)
         return told
 
     def _show(self, file: MachineFile) -> None:
         self._file_now = file
-        self._good = show(file, self._name, self._sampling)
+        self._good = observed_facts(file, self._name, self._sampling)
 
     def _happen(self, file: MachineFile, first: bool) -> Iterator[FaultOccurred]:
         """What has come to the file's log. What is not in the kernel log too happens to those alone who are there."""
@@ -252,9 +252,9 @@ class Described:
             try:
                 if isinstance(version, OSError):
                     raise strict.InvalidInput([f"{self._name}: {version.strerror}"])
-                described = await asyncio.to_thread(read, version, self._name)  # a large one takes seconds
+                described = await asyncio.to_thread(read_machine, version, self._name)  # a large one takes seconds
                 file = self._partitioned.keep(described)
-                shown = show(file, self._name, self._sampling)
+                shown = observed_facts(file, self._name, self._sampling)
             except strict.InvalidInput as error:
                 self._file = Status("failing", str(error))
             else:

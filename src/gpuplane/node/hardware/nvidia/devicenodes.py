@@ -18,22 +18,22 @@ from pathlib import Path, PurePosixPath
 
 from gpuplane.base import files
 from gpuplane.node.core.devicenodes import DesiredNodes, DeviceNodeReconcileResult, desired_nodes, nodes_status
-from gpuplane.node.hardware.nvidia.driver.devicenodes import majors
+from gpuplane.node.hardware.nvidia.driver.devicenodes import parse_major_numbers
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.machine import DeviceNodeStat
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import DEVICE_NODES
 
-LONGEST = 60.0
+MAX_RETRY_INTERVAL = 60.0
 """Seconds between two tries where they fail."""
 
-DEVICES, PARAMETERS = "proc/devices", "proc/driver/nvidia/params"
-OWNERS = re.compile(r"nvidia.*|gdrdrv")
+PROC_DEVICES, DRIVER_PARAMETERS = "proc/devices", "proc/driver/nvidia/params"
+OWNER_NAMES = re.compile(r"nvidia.*|gdrdrv")
 """The names in /proc/devices of those whose nodes these are."""
 
-BY_PARAMETERS = ("/dev/nvidiactl", "/dev/nvidia-modeset")
-FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+NODES_BY_PARAMETERS = ("/dev/nvidiactl", "/dev/nvidia-modeset")
+OPEN_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 async def keep_device_nodes(node: Node, root: Path, every: float = 5.0) -> None:
@@ -44,10 +44,10 @@ async def keep_device_nodes(node: Node, root: Path, every: float = 5.0) -> None:
             node.apply(StatusChanged(DEVICE_NODES, None))
             wait = every
         else:
-            found = await asyncio.to_thread(reconcile, root, wanted)
+            found = await asyncio.to_thread(reconcile_device_nodes, root, wanted)
             made = tuple(dict.fromkeys((*made, *found.created)))
             node.apply(StatusChanged(DEVICE_NODES, nodes_status(found.but(created=made))))
-            wait = min(wait * 2, LONGEST) if found.problem else every
+            wait = min(wait * 2, MAX_RETRY_INTERVAL) if found.problem else every
         await node.wait_until(partial(_another, wanted), wait)
 
 
@@ -55,7 +55,7 @@ def _another(before: DesiredNodes | None, snapshot: Snapshot) -> bool:
     return desired_nodes(snapshot) != before
 
 
-def reconcile(root: Path, wanted: DesiredNodes) -> DeviceNodeReconcileResult:
+def reconcile_device_nodes(root: Path, wanted: DesiredNodes) -> DeviceNodeReconcileResult:
     """Make what is missing under a root; what was found, and what came of it."""
     if not (root / "dev/char").is_dir():
         return DeviceNodeReconcileResult(is_hidden=True)
@@ -76,8 +76,12 @@ class _Round:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.owned = {number for name, number in majors(_text(root / DEVICES)).items() if OWNERS.fullmatch(name)}
-        self.parameters = _parameters(_text(root / PARAMETERS))
+        self.owned = {
+            number
+            for name, number in parse_major_numbers(_text(root / PROC_DEVICES)).items()
+            if OWNER_NAMES.fullmatch(name)
+        }
+        self.parameters = _parameters(_text(root / DRIVER_PARAMETERS))
         self.made: list[str] = []
         self.problem = ""
 
@@ -125,8 +129,8 @@ def _number(root: Path, path: str) -> tuple[int, int] | None:
 def _make(root: Path, path: str, numbers: DeviceNodeStat, parameters: Mapping[str, int]) -> None:
     """Make a node: under a name of ours, and under its own once it is nobody else's to open. Raises OSError."""
     if not parameters.get("ModifyDeviceFiles", 1):
-        raise OSError(errno.EPERM, f"/{PARAMETERS} says ModifyDeviceFiles: 0")
-    told = parameters if path in BY_PARAMETERS else {}
+        raise OSError(errno.EPERM, f"/{DRIVER_PARAMETERS} says ModifyDeviceFiles: 0")
+    told = parameters if path in NODES_BY_PARAMETERS else {}
     name = PurePosixPath(path).name
     aside = f".{name}.gpuplane"
     with _folder(root, path) as folder:
@@ -150,13 +154,13 @@ def _link(root: Path, path: str, link: str) -> None:
 @contextmanager
 def _folder(root: Path, path: str) -> Iterator[int]:
     """The folder of a path in /dev, opened; it is made where it is not there. No link leads out of /dev."""
-    folder = os.open(root / "dev", FOLDER)
+    folder = os.open(root / "dev", OPEN_FOLDER_FLAGS)
     try:
         for part in PurePosixPath(path).parts[2:-1]:
             with suppress(FileExistsError):
                 os.mkdir(part, dir_fd=folder)
                 os.chmod(part, 0o755, dir_fd=folder)  # noqa: S103 (all shall find what is in it)
-            outer, folder = folder, os.open(part, FOLDER, dir_fd=folder)
+            outer, folder = folder, os.open(part, OPEN_FOLDER_FLAGS, dir_fd=folder)
             os.close(outer)
         yield folder
     finally:

@@ -10,31 +10,31 @@ from contextlib import suppress
 
 import msgspec
 
-from gpuplane.node.hardware.nvidia.driver.callpage import Announced, Page
-from gpuplane.node.hardware.nvidia.driver.channel import Frames, Options, Order, Told, frame
+from gpuplane.node.hardware.nvidia.driver.callpage import AnnouncedCall, CallPage
+from gpuplane.node.hardware.nvidia.driver.channel import DriverMessage, DriverOptions, FrameDecoder, Order, encode_frame
 from gpuplane.node.hardware.nvidia.process import Process, start_process
 
-Waiting = tuple[subprocess.Popen[bytes], socket.socket]
+WaitingProcess = tuple[subprocess.Popen[bytes], socket.socket]
 """A driver's process that waits for its options, and the socket that it waits at."""
 
-COMMAND = (sys.executable, "-P", "-m", "gpuplane.node.hardware.nvidia.driver")
+DRIVER_COMMAND = (sys.executable, "-P", "-m", "gpuplane.node.hardware.nvidia.driver")
 
 
-class Child(Process):
+class DriverProcess(Process):
     """A process that was started. Belongs to one event loop.
 
     `ended`: its channel is closed, or speaks nonsense. `silent`: it was in one call, or did nothing, for too long.
     `stopped`: it was so because it was stopped from outside.
     """
 
-    def __init__(self, options: Options, waiting: Waiting | None = None) -> None:
+    def __init__(self, options: DriverOptions, waiting: WaitingProcess | None = None) -> None:
         """`options`: without the descriptors of the channel and the page. `waiting`: a process that was started already
         and waits for them. Raises OSError."""
         self._socket, theirs = socket.socketpair()
         memory = os.memfd_create("gpuplane-driver")
         try:
             os.ftruncate(memory, os.sysconf("SC_PAGESIZE"))
-            self._page = Page(memory)
+            self._page = CallPage(memory)
             descriptors = theirs.fileno(), memory
             if waiting is not None:
                 process, line = waiting
@@ -43,7 +43,9 @@ class Child(Process):
                     socket.send_fds(line, [msgspec.json.encode(options)], descriptors)
             else:
                 argument = msgspec.json.encode(options.but(channel=descriptors[0], page=descriptors[1])).decode()
-                super().__init__(start_process([*COMMAND, argument], pass_fds=descriptors, stdout=subprocess.DEVNULL))
+                super().__init__(
+                    start_process([*DRIVER_COMMAND, argument], pass_fds=descriptors, stdout=subprocess.DEVNULL)
+                )
         except OSError:
             self._socket.close()
             raise
@@ -51,12 +53,12 @@ class Child(Process):
             theirs.close()
             os.close(memory)
         self.ended = self.silent = self.stopped = False
-        self._told, self._news = deque[Told](), asyncio.Event()
-        self._frames: Frames[Told] = Frames(Told)
+        self._told, self._news = deque[DriverMessage](), asyncio.Event()
+        self._frames: FrameDecoder[DriverMessage] = FrameDecoder(DriverMessage)
         self._socket.setblocking(False)
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
-    async def receive(self, seconds: float) -> Told | None:
+    async def receive(self, seconds: float) -> DriverMessage | None:
         """The next fact, or None if none comes within the time or at all."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -68,12 +70,12 @@ class Child(Process):
     def order(self, order: Order) -> bool:
         """Tell it to do something; whether it can know. A process that does not listen is silent in every other way
         too."""
-        data = frame(order)
+        data = encode_frame(order)
         with suppress(OSError):
             return self._socket.send(data) == len(data)
         return False
 
-    def announced(self) -> Announced:
+    def announced(self) -> AnnouncedCall:
         """What it does, and since when; what it did last, once it has ended."""
         announced = self._page.read()
         return announced.but(since=max(announced.since, self.started))

@@ -7,32 +7,32 @@ is twice as long.
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpuplane.node.hardware.nvidia.driver.channel import Skipped
+from gpuplane.node.hardware.nvidia.driver.channel import SkippedGpu
 from gpuplane.node.model.machine import Gpu
 
 
 @dataclass(frozen=True)
-class Charge:
+class GpuBackoff:
     """A GPU that is skipped until a time, `wait` seconds after it was charged."""
 
-    skipped: Skipped
+    skipped: SkippedGpu
     until: float
     wait: float
 
 
-Charges = tuple[Charge, ...]
+GpuBackoffs = tuple[GpuBackoff, ...]
 
 
-def charge(charges: Charges, skipped: Skipped, now: float, least: float, most: float) -> Charges:
+def back_off(charges: GpuBackoffs, skipped: SkippedGpu, now: float, least: float, most: float) -> GpuBackoffs:
     """The charges after another one. It counts as a relapse within as long as the GPU was skipped last."""
     before = next((each for each in charges if each.skipped.means(skipped.index, skipped.pci)), None)
     relapse = before is not None and now < before.until + before.wait
     wait = min(most, before.wait * 2) if before is not None and relapse else least
     others = tuple(each for each in charges if each is not before)
-    return (*others, Charge(skipped, now + wait, wait))
+    return (*others, GpuBackoff(skipped, now + wait, wait))
 
 
-def lift(charges: Charges, gpu: Gpu, now: float) -> Charges:
+def end_back_off(charges: GpuBackoffs, gpu: Gpu, now: float) -> GpuBackoffs:
     """The charges without those against this GPU, which are remembered for the case of a relapse."""
     return tuple(
         replace(each, until=min(now, each.until)) if each.skipped.means(gpu.index, gpu.pci) else each
@@ -40,6 +40,6 @@ def lift(charges: Charges, gpu: Gpu, now: float) -> Charges:
     )
 
 
-def in_force(charges: Iterable[Charge], now: float) -> tuple[Skipped, ...]:
+def skipped_gpus(charges: Iterable[GpuBackoff], now: float) -> tuple[SkippedGpu, ...]:
     """The GPUs to skip now."""
     return tuple(each.skipped for each in charges if now < each.until)

@@ -8,14 +8,14 @@ ended without a look.
 from collections.abc import Callable
 
 from gpuplane.base.text import Text
-from gpuplane.node.hardware.nvidia.driver.migcalls import PROBLEMS
+from gpuplane.node.hardware.nvidia.driver.migcalls import PROBLEM_OF_ERROR
 from gpuplane.node.model.facts import ChangePartition, PartitionChangeFinished
 from gpuplane.node.model.partitions import ChangeProblem, GpuUser
 
-NO_PROCESS = "the driver's process does not run now"
+NO_PROCESS_REASON = "the driver's process does not run now"
 
 
-class PartitionChanges:
+class PendingChanges:
     """`tell`: who wants the answers."""
 
     def __init__(self, tell: Callable[[PartitionChangeFinished], None]) -> None:
@@ -75,7 +75,7 @@ class PartitionChanges:
 
 def reset_problem(error: str, users: tuple[GpuUser, ...]) -> ChangeProblem:
     """What it means that nvidia-smi ended with the number of this NVML error ("" for none) while these use the GPU."""
-    problem = PROBLEMS.get(error, "failed")
+    problem = PROBLEM_OF_ERROR.get(error, "failed")
     return "in-use" if problem == "failed" and users else problem
 
 

@@ -22,19 +22,19 @@ from pathlib import Path
 from gpuplane.base.files import untrusted
 from gpuplane.base.text import clip
 from gpuplane.node.hardware.nvidia import diewithparent
-from gpuplane.node.hardware.nvidia.driver.callpage import Announced
-from gpuplane.node.hardware.nvidia.driver.driverroot import library, program
-from gpuplane.node.hardware.nvidia.driver.errors import NAMES
+from gpuplane.node.hardware.nvidia.driver.callpage import AnnouncedCall
+from gpuplane.node.hardware.nvidia.driver.driverroot import find_library, find_program
+from gpuplane.node.hardware.nvidia.driver.errors import ERROR_NAMES
 from gpuplane.node.hardware.nvidia.process import Process, start_process
 from gpuplane.node.model.config import TimeSlice
 
-NAME = "nvidia-smi"
-LENGTHS: dict[TimeSlice, str] = {"default": "0", "short": "1", "medium": "2", "long": "3"}
-TETHERED = (sys.executable, "-I", "-S", diewithparent.__file__)
-ROOM = 1 << 16  # bytes for what it says
+PROGRAM_NAME = "nvidia-smi"
+TIME_SLICE_VALUES: dict[TimeSlice, str] = {"default": "0", "short": "1", "medium": "2", "long": "3"}
+DIE_WITH_PARENT = (sys.executable, "-I", "-S", diewithparent.__file__)
+MAX_OUTPUT_SIZE = 1 << 16  # bytes for what it says
 
 
-class Smi(Process):
+class NvidiaSmi(Process):
     """One run of nvidia-smi, about one GPU. What it says goes to memory, so that it never waits for us; there is room
     for so much and no more."""
 
@@ -44,54 +44,54 @@ class Smi(Process):
         """`index`: of the GPU that it is about. `library_folders`: where its library is looked for first. Raises
         OSError."""
         self._index, self._does = index, arguments[0]
-        self._output = os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._output = os.memfd_create(PROGRAM_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
-            os.ftruncate(self._output, ROOM)
+            os.ftruncate(self._output, MAX_OUTPUT_SIZE)
             fcntl.fcntl(self._output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
-            command = [*TETHERED, str(os.getpid()), str(_find(driver_root)), *arguments]
+            command = [*DIE_WITH_PARENT, str(os.getpid()), str(_find(driver_root)), *arguments]
             environment = {**os.environ, **_preloaded(driver_root, library_folders)}
             super().__init__(start_process(command, stdout=self._output, stderr=self._output, env=environment))
         except OSError:
             os.close(self._output)
             raise
 
-    def announced(self) -> Announced:
+    def announced(self) -> AnnouncedCall:
         """What it does, as a driver's process says it."""
-        return Announced(since=self.started, function=f"{NAME} {self._does}", gpu=self._index)
+        return AnnouncedCall(since=self.started, function=f"{PROGRAM_NAME} {self._does}", gpu=self._index)
 
     def error(self) -> str:
         """The NVML error by whose number it ended (nvidia-smi(1), RETURN VALUE); "" for none."""
-        return NAMES.get(self.status() or 0, "")
+        return ERROR_NAMES.get(self.status() or 0, "")
 
     def outcome(self) -> tuple[str, bool]:
         """Why it did not do what it should, "" if it did; and whether it may have done it all the same.
 
         To be asked once, when it has ended or cannot be ended.
         """
-        output = os.pread(self._output, ROOM, 0)
+        output = os.pread(self._output, MAX_OUTPUT_SIZE, 0)
         os.close(self._output)
         said = clip(output.rstrip(b"\0").decode(errors="replace"))
         if output[-1]:
-            said += f" (its output has more than {ROOM >> 10} KiB)"
+            said += f" (its output has more than {MAX_OUTPUT_SIZE >> 10} KiB)"
         match self.status():
             case 0:
                 return "", False
             case int(status) if status > 0 and said:
-                return f"{NAME}: {said}", False
+                return f"{PROGRAM_NAME}: {said}", False
             case status:
-                return f"{NAME} ended: {self.cause()}", status is None or status < 0
+                return f"{PROGRAM_NAME} ended: {self.cause()}", status is None or status < 0
 
 
 def _find(driver_root: str) -> Path:
-    found = program(driver_root, NAME) or shutil.which(NAME)
+    found = find_program(driver_root, PROGRAM_NAME) or shutil.which(PROGRAM_NAME)
     if found is None:
-        raise FileNotFoundError(None, f"not found under {driver_root} or on PATH", NAME)
+        raise FileNotFoundError(None, f"not found under {driver_root} or on PATH", PROGRAM_NAME)
     return Path(_roots(found))
 
 
 def time_slice_arguments(gpu: str, length: TimeSlice) -> tuple[str, ...]:
     """What sets how long the time slices of a GPU (its UUID) are."""
-    return "compute-policy", "-i", gpu, "--set-timeslice", LENGTHS[length]
+    return "compute-policy", "-i", gpu, "--set-timeslice", TIME_SLICE_VALUES[length]
 
 
 def reset_arguments(gpu: str) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ def reset_arguments(gpu: str) -> tuple[str, ...]:
 
 def _preloaded(driver_root: str, library_folders: tuple[str, ...]) -> dict[str, str]:
     """The environment in which it finds its library."""
-    path = library(driver_root, library_folders)
+    path = find_library(driver_root, library_folders)
     if path is None:
         return {}
     return {"LD_PRELOAD": " ".join(filter(None, (_roots(path), os.environ.get("LD_PRELOAD"))))}

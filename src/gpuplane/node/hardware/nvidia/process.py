@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from gpuplane.node.hardware.nvidia.schedstat import Work
+from gpuplane.node.hardware.nvidia.schedstat import CpuAccess
 
-GLANCE = 0.005
+EXIT_POLL_INTERVAL = 0.005
 """Seconds between two glances at whether a killed process has ended; it takes about one."""
-STARVED = 60.0
+MAX_WAIT_FOR_CPU = 60.0
 """Seconds for which a process that gets no CPU is waited for, beyond those that it is given to end."""
 
 
@@ -41,12 +41,12 @@ class Process:
     async def gone(self, seconds: float) -> bool:
         """Whether the process has ended within the time, and everything that it had open is closed.
 
-        Time in which it gets no CPU does not count, up to `STARVED` seconds: it needs some to end, even when it is
-        killed.
+        Time in which it gets no CPU does not count, up to `MAX_WAIT_FOR_CPU` seconds: it needs some to end, even when
+        it is killed.
         """
-        work, latest = Work(self.pid), time.monotonic() + seconds + STARVED
+        work, latest = CpuAccess(self.pid), time.monotonic() + seconds + MAX_WAIT_FOR_CPU
         while not self.is_gone() and work.had() < seconds and time.monotonic() < latest:  # noqa: ASYNC110 (nobody tells when a process ends)
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(EXIT_POLL_INTERVAL)
         return self.is_gone()
 
     def is_gone(self) -> bool:

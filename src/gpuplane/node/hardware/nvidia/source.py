@@ -26,15 +26,27 @@ from typing import Any
 from gpuplane.base.pauses import seconds_until_next
 from gpuplane.base.text import Text
 from gpuplane.node.core.observation import replace_gpu_of_same_uuid
-from gpuplane.node.hardware.nvidia.driver.channel import DriverStatusChanged, Options, Skip, Skipped, Told
-from gpuplane.node.hardware.nvidia.driver.errors import breakdown, crash, halted, hang, silence
-from gpuplane.node.hardware.nvidia.driver.migcalls import CALLS
-from gpuplane.node.hardware.nvidia.driver.openers import in_the_way, openers
-from gpuplane.node.hardware.nvidia.driverprocess import Child, Waiting
-from gpuplane.node.hardware.nvidia.gpubackoff import Charges, charge, in_force, lift
-from gpuplane.node.hardware.nvidia.migchanges import NO_PROCESS, PartitionChanges, reset_problem
-from gpuplane.node.hardware.nvidia.nvidiasmi import Smi, reset_arguments, time_slice_arguments
-from gpuplane.node.hardware.nvidia.schedstat import Work
+from gpuplane.node.hardware.nvidia.driver.channel import (
+    DriverMessage,
+    DriverOptions,
+    DriverStatusChanged,
+    SkipGpus,
+    SkippedGpu,
+)
+from gpuplane.node.hardware.nvidia.driver.errors import (
+    driver_crash_fault,
+    driver_hang_fault,
+    gpu_crash_fault,
+    gpu_hang_fault,
+    process_stopped_fault,
+)
+from gpuplane.node.hardware.nvidia.driver.migcalls import CALL_OF_CHANGE
+from gpuplane.node.hardware.nvidia.driver.openers import blocking_users, find_openers
+from gpuplane.node.hardware.nvidia.driverprocess import DriverProcess, WaitingProcess
+from gpuplane.node.hardware.nvidia.gpubackoff import GpuBackoffs, back_off, end_back_off, skipped_gpus
+from gpuplane.node.hardware.nvidia.migchanges import NO_PROCESS_REASON, PendingChanges, reset_problem
+from gpuplane.node.hardware.nvidia.nvidiasmi import NvidiaSmi, reset_arguments, time_slice_arguments
+from gpuplane.node.hardware.nvidia.schedstat import CpuAccess
 from gpuplane.node.model.facts import (
     Action,
     ChangePartition,
@@ -53,21 +65,21 @@ from gpuplane.node.model.partitions import GpuUser, ResetGpu
 from gpuplane.node.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
 from gpuplane.node.model.telemetry import Sample
 
-STUCK = 1
+MAX_STUCK_PROCESSES = 1
 """Processes that survive being killed which are left behind while another one is started."""
-ORDERS = 0.25
+MAX_ORDER_DELAY = 0.25
 """Seconds in which the process that looks hears an order."""
-KILLING = 1.0
+KILL_TIMEOUT = 1.0
 """Seconds that a killed process is given before it counts as stuck in the kernel."""
-LONGEST = 60.0
+MAX_CALL_DEADLINE = 60.0
 """Seconds that a call may take at the most, however often it was too slow."""
 
-LONGER = 3
+CHANGE_DEADLINE_FACTOR = 3
 """Times as long may a call take that changes how a GPU is partitioned."""
 
-CHARGED = ("gpu-hang", "gpu-crash")
+BACK_OFF_FAULTS = ("gpu-hang", "gpu-crash")
 """Codes of the faults that GPUs are charged with."""
-NOT_LOOKED = Fault(code="not-looked", message="the driver is released")
+NOT_OBSERVED = Fault(code="not-looked", message="the driver is released")
 
 
 class Nvidia:
@@ -89,7 +101,7 @@ class Nvidia:
         well: float = 60.0,
         smi_deadline: float = 30.0,
         host_pids: bool = True,
-        first: Waiting | None = None,
+        first: WaitingProcess | None = None,
     ) -> None:
         """`library` is libnvidia-ml's file; without it, it is searched for below `driver_root`, in `library_folders`
         first, and `root_chosen` says what decided that, where nothing is there. `root` has /sys, /proc
@@ -100,7 +112,7 @@ class Nvidia:
         given `smi_deadline`. `host_pids`: whether the numbers of processes are those of the host here. `first`: a
         process for the first start, which waits for its options.
         """
-        self._options = Options(
+        self._options = DriverOptions(
             channel=-1,
             page=-1,
             library=str(library or ""),
@@ -110,7 +122,7 @@ class Nvidia:
             root=str(root),
             dev_root=str(dev_root or ""),
             poll=poll,
-            event_wait=min(poll, deadline / 4, ORDERS),
+            event_wait=min(poll, deadline / 4, MAX_ORDER_DELAY),
             rest=rest[1],
             host_pids=host_pids,
         )
@@ -119,14 +131,14 @@ class Nvidia:
         self._told = asyncio.Queue[Fact | asyncio.Task[None]]()
         self._wanted, self._changed = True, asyncio.Event()
         self._smi_deadline, self._smi_runs = smi_deadline, asyncio.Lock()
-        self._children: list[Child | Smi] = []  # all that are not known to have ended
-        self._looking: Child | None = None  # the one that looks at the machine
+        self._children: list[DriverProcess | NvidiaSmi] = []  # all that are not known to have ended
+        self._looking: DriverProcess | None = None  # the one that looks at the machine
         self._errands = set[asyncio.Task[None]]()
-        self._charges: Charges = ()
+        self._charges: GpuBackoffs = ()
         self._look = Machine()
         self._sample: Sample | None = None  # the newest, until it is taken
         self._sampled = asyncio.Event()
-        self._changes = PartitionChanges(self._tell)
+        self._changes = PendingChanges(self._tell)
         self._resetting: Text = ""  # why no process may use the driver: a GPU is being reset
         self._failures = self._silences = 0
         self._starved = False  # whether that was said
@@ -192,7 +204,7 @@ class Nvidia:
             child.dismissed = True
             child.kill()
         for child in self._children:
-            await child.gone(KILLING)
+            await child.gone(KILL_TIMEOUT)
 
     async def _keep(self) -> None:
         """One process after another."""
@@ -212,7 +224,7 @@ class Nvidia:
             finally:
                 await self._end(child)
                 self._say_starved(child, False)
-                self._changes.break_off((NOT_LOOKED if child.dismissed else _fault(child)).message)
+                self._changes.break_off((NOT_OBSERVED if child.dismissed else _fault(child)).message)
             if not child.dismissed and not (child.status() == 0 and heard):
                 self._judge(child)
                 self._back_off(began)
@@ -222,7 +234,7 @@ class Nvidia:
         while True:
             if not self._wanted:
                 for child in (each for each in self._left() if not each.stuck):
-                    child.stuck = not await child.gone(KILLING)  # it was killed a moment ago, perhaps
+                    child.stuck = not await child.gone(KILL_TIMEOUT)  # it was killed a moment ago, perhaps
             now = time.monotonic()
             if (held_back := self._held_back()) is not None:
                 was_released = held_back.released
@@ -237,7 +249,7 @@ class Nvidia:
                 return
             self._changed.clear()
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._resting - now if held_back is None else KILLING):
+                async with asyncio.timeout(self._resting - now if held_back is None else KILL_TIMEOUT):
                     await self._changed.wait()
 
     def _held_back(self) -> DriverStatus | None:
@@ -254,7 +266,7 @@ class Nvidia:
         if self._resetting:
             return DriverStatus("waiting", self._resetting)
         stuck = [child for child in left if child.stuck]
-        if len(stuck) > STUCK:
+        if len(stuck) > MAX_STUCK_PROCESSES:
             reason = (
                 f"the agent's driver processes {_pids(stuck)} are stuck in the kernel; the agent starts a "
                 "new one when one of them ends"
@@ -262,34 +274,34 @@ class Nvidia:
             return DriverStatus("failing", reason, "driver-hang")
         return None
 
-    def _left(self) -> list[Child | Smi]:
+    def _left(self) -> list[DriverProcess | NvidiaSmi]:
         """The processes that have not ended."""
         self._children = [child for child in self._children if not child.is_gone()]
         return self._children
 
-    def _start(self, probe: ProbeGpu | None = None) -> Child:
+    def _start(self, probe: ProbeGpu | None = None) -> DriverProcess:
         """Another process. Raises OSError."""
-        force = in_force(self._charges, time.monotonic())
+        force = skipped_gpus(self._charges, time.monotonic())
         if probe is not None and (gpu := self._seen(probe.gpu)) is not None:
             force = tuple(each for each in force if not each.means(gpu.index, gpu.pci))
         options = self._options.but(skip=force, probe=probe)
         first, self._first = (self._first, None) if probe is None else (None, self._first)
-        child = Child(options, first)
+        child = DriverProcess(options, first)
         self._children.append(child)
         return child
 
-    async def _end(self, child: Child) -> None:
+    async def _end(self, child: DriverProcess) -> None:
         """See that a process has ended. One that ends by itself is left the time for it: it has a status of its own."""
         try:
             if child.ended and not child.silent:
-                await child.gone(KILLING)
+                await child.gone(KILL_TIMEOUT)
         finally:
             child.kill()
-        child.stuck = not await child.gone(KILLING)
+        child.stuck = not await child.gone(KILL_TIMEOUT)
 
-    async def _hear(self, child: Child) -> AsyncGenerator[Told | None, None]:
+    async def _hear(self, child: DriverProcess) -> AsyncGenerator[DriverMessage | None, None]:
         """What a process tells, and None now and then, until it has ended or is silent for too long."""
-        since, work, had, worked = child.announced().since, Work(child.pid), 0.0, 0.0
+        since, work, had, worked = child.announced().since, CpuAccess(child.pid), 0.0, 0.0
         while True:
             patience = self._patience(child)
             tick = min(1.0, patience / 4)
@@ -298,7 +310,7 @@ class Nvidia:
                 return
             if fact is None:
                 if (began := child.announced().since) != since:
-                    since, work, had, worked = began, Work(child.pid), 0.0, 0.0
+                    since, work, had, worked = began, CpuAccess(child.pid), 0.0, 0.0
                 before, had = had, work.had()
                 worked += min(had - before, 2 * tick)  # more is our own lateness
                 if worked > patience:
@@ -307,24 +319,24 @@ class Nvidia:
                 self._say_starved(child, time.monotonic() - since > patience)
             yield fact
 
-    def _say_starved(self, child: Child, starved: bool) -> None:
+    def _say_starved(self, child: DriverProcess, starved: bool) -> None:
         """Say that the process that looks gets too little CPU to answer in time, or that it does no more."""
         if child is self._looking and starved != self._starved:
             self._starved = starved
             reason = f"process {child.pid} gets too little CPU: observations come late, and the agent uses the last one"
             self._tell(StatusChanged(DRIVER_PROCESS, Status("waiting", reason) if starved else None))
 
-    async def _follow(self, child: Child) -> bool:
+    async def _follow(self, child: DriverProcess) -> bool:
         """Pass on what the process tells, until it ends or is silent; whether it told anything."""
-        heard, skipped = False, in_force(self._charges, time.monotonic())
+        heard, skipped = False, skipped_gpus(self._charges, time.monotonic())
         async with aclosing(self._hear(child)) as told:
             async for fact in told:
                 if fact is not None:
                     heard = True
                     self._pass_on(fact)
-                if (force := in_force(self._charges, time.monotonic())) != skipped:
+                if (force := skipped_gpus(self._charges, time.monotonic())) != skipped:
                     skipped = force
-                    child.order(Skip(force))
+                    child.order(SkipGpus(force))
         return heard
 
     def _change(self, action: ChangePartition) -> None:
@@ -334,7 +346,7 @@ class Nvidia:
         elif self._wanted and (child := self._looking) is not None and not child.dismissed and child.order(action):
             self._changes.give(action)
         else:
-            self._changes.finish(action, "failed", NO_PROCESS)
+            self._changes.finish(action, "failed", NO_PROCESS_REASON)
 
     async def _reset_gpu(self, action: ChangePartition) -> None:
         """End our own use of the driver, have nvidia-smi reset the GPU, and look again. Other GPUs are not watched
@@ -345,7 +357,7 @@ class Nvidia:
                 return self._changes.finish(action, "failed", fault.message)
             if gpu is None:
                 return self._changes.finish(action, "gone", "the driver lists no such GPU")
-            if users := in_the_way(await self._openers(gpu)):
+            if users := blocking_users(await self._openers(gpu)):
                 return self._changes.finish(action, "in-use", "programs have the GPU open", users)
             self._resetting = f"the agent does not use the driver while GPU {gpu.index} is reset"
             try:
@@ -353,34 +365,34 @@ class Nvidia:
                 users = await self._openers(gpu) if problem else ()
             finally:
                 self._resetting, self._resting = "", 0.0
-                self._charges = lift(self._charges, gpu, time.monotonic())
+                self._charges = end_back_off(self._charges, gpu, time.monotonic())
                 self._changed.set()
         if problem:
-            code = reset_problem(error, in_the_way(users))
+            code = reset_problem(error, blocking_users(users))
             self._changes.finish(action, code, problem, users, is_unsure=is_unsure)
         else:
             self._changes.await_look(action)
 
     async def _run_reset(self, gpu: Gpu) -> tuple[Text, bool, str]:
         """As `_run_smi`, without a process of ours beside it."""
-        children = [child for child in self._left() if isinstance(child, Child)]
+        children = [child for child in self._left() if isinstance(child, DriverProcess)]
         for child in children:
             child.dismissed = True
             child.kill()
         self._changed.set()
-        stuck = [child for child in children if not await child.gone(KILLING)]
+        stuck = [child for child in children if not await child.gone(KILL_TIMEOUT)]
         if stuck:
             return f"process {_pids(stuck)} is stuck in the kernel and may keep the GPU open", False, ""
         if not self._wanted:
-            return NOT_LOOKED.message, False, ""
+            return NOT_OBSERVED.message, False, ""
         return await self._run_smi(gpu.index, reset_arguments(gpu.uuid))
 
     async def _openers(self, gpu: Gpu) -> tuple[GpuUser, ...]:
         """Who else than we may have a GPU open."""
         ours, host_pids = [child.pid for child in self._left()], self._options.host_pids
-        return await asyncio.to_thread(openers, self._options.root, gpu.minor, (), ours, host_pids=host_pids)
+        return await asyncio.to_thread(find_openers, self._options.root, gpu.minor, (), ours, host_pids=host_pids)
 
-    def _pass_on(self, fact: Told) -> None:
+    def _pass_on(self, fact: DriverMessage) -> None:
         if isinstance(fact, Sample):
             if self._wanted:
                 self._sample = fact
@@ -399,9 +411,9 @@ class Nvidia:
 
     def _stale(self, gpus: Iterable[Gpu]) -> bool:
         """Whether a look still shows a charge that holds no more. The next one is another, and will be told."""
-        force = in_force(self._charges, time.monotonic())
+        force = skipped_gpus(self._charges, time.monotonic())
         return any(
-            fault.code in CHARGED and not any(each.means(gpu.index, gpu.pci) for each in force)
+            fault.code in BACK_OFF_FAULTS and not any(each.means(gpu.index, gpu.pci) for each in force)
             for gpu in gpus
             for fault in gpu.faults
         )
@@ -416,15 +428,15 @@ class Nvidia:
     def _unasked(self, uuid: str) -> Fault | None:
         """Why nothing new is asked of a GPU now; None where it is."""
         if not self._wanted:
-            return NOT_LOOKED
+            return NOT_OBSERVED
         if self._resetting:
-            return NOT_LOOKED.but(message=self._resetting)
+            return NOT_OBSERVED.but(message=self._resetting)
         gpu = self._seen(uuid)
         for child in self._left():
             announced = child.announced()
             if child.stuck and gpu is not None and announced.gpu == gpu.index:
                 reason = f"process {child.pid} is stuck in the kernel in {announced.function}"
-                return hang(announced.function).but(message=reason)
+                return gpu_hang_fault(announced.function).but(message=reason)
         held_back = self._held_back()
         return None if held_back is None else Fault(code="driver-hang", message=held_back.text)
 
@@ -443,16 +455,16 @@ class Nvidia:
                         return fact
         finally:
             await self._end(child)
-        return NOT_LOOKED if child.dismissed else _fault(child)
+        return NOT_OBSERVED if child.dismissed else _fault(child)
 
     def _lift(self, gpu: Gpu) -> None:
         """A GPU that a fresh process has looked at is asked again by the one that looks, at once."""
         now = time.monotonic()
-        if any(each.means(gpu.index, gpu.pci) for each in in_force(self._charges, now)):
-            self._charges = lift(self._charges, gpu, now)
+        if any(each.means(gpu.index, gpu.pci) for each in skipped_gpus(self._charges, now)):
+            self._charges = end_back_off(self._charges, gpu, now)
             self._look = replace_gpu_of_same_uuid(self._look, gpu) or self._look
             if self._looking is not None and not self._looking.ended:
-                self._looking.order(Skip(in_force(self._charges, now)))
+                self._looking.order(SkipGpus(skipped_gpus(self._charges, now)))
 
     async def _set(self, action: SetTimeSlice) -> None:
         """Have nvidia-smi set how long the time slices of a GPU are, and tell what came of it."""
@@ -466,11 +478,11 @@ class Nvidia:
 
     async def _run_smi(self, index: int | None, arguments: Sequence[str]) -> tuple[Text, bool, str]:
         """Why it did not do what it should, "" if it did; whether it may have done it all the same; an NVML error."""
-        before = [each for each in self._left() if isinstance(each, Smi)]
+        before = [each for each in self._left() if isinstance(each, NvidiaSmi)]
         if before:
             return f"nvidia-smi, process {_pids(before)}, is stuck in the kernel", False, ""
         try:
-            smi = Smi(self._options.driver_root, index, arguments, self._options.library_folders)
+            smi = NvidiaSmi(self._options.driver_root, index, arguments, self._options.library_folders)
         except OSError as error:
             return f"{error.filename}: {error.strerror}", False, ""
         self._children.append(smi)
@@ -478,10 +490,10 @@ class Nvidia:
             in_time = await smi.gone(self._smi_deadline)
         finally:
             smi.kill()
-            smi.stuck = not await smi.gone(KILLING)
+            smi.stuck = not await smi.gone(KILL_TIMEOUT)
         problem, unsure = smi.outcome()
         if smi.dismissed:
-            return NOT_LOOKED.message, unsure, ""
+            return NOT_OBSERVED.message, unsure, ""
         if not in_time:
             return f"nvidia-smi did not end within {self._smi_deadline:g} s", True, ""
         return problem, unsure, smi.error()
@@ -490,12 +502,14 @@ class Nvidia:
         """A GPU as it was last seen."""
         return self._look.gpu(uuid)
 
-    def _patience(self, child: Child) -> float:
+    def _patience(self, child: DriverProcess) -> float:
         """How long the call that a process makes may take now."""
-        usual = self._deadline * (LONGER if child.announced().function in CALLS.values() else 1)
-        return min(usual * (1 << min(self._silences, 8)), max(LONGEST, self._deadline))
+        usual = self._deadline * (
+            CHANGE_DEADLINE_FACTOR if child.announced().function in CALL_OF_CHANGE.values() else 1
+        )
+        return min(usual * (1 << min(self._silences, 8)), max(MAX_CALL_DEADLINE, self._deadline))
 
-    def _judge(self, child: Child) -> None:
+    def _judge(self, child: DriverProcess) -> None:
         """Say what an end that was not wanted was about."""
         gpu, fault = child.announced().gpu, _fault(child)
         if gpu is not None and not child.stopped:
@@ -516,8 +530,8 @@ class Nvidia:
         """Skip a GPU for a while, and say so at once: its next process may take its time."""
         gpus = self._look.gpus or ()
         pci = next((gpu.pci for gpu in gpus if gpu.index == index), "")
-        skipped = Skipped(index=index, pci=pci, fault=fault)
-        self._charges = charge(self._charges, skipped, time.monotonic(), *self._retry)
+        skipped = SkippedGpu(index=index, pci=pci, fault=fault)
+        self._charges = back_off(self._charges, skipped, time.monotonic(), *self._retry)
         if gpus:
             shown = tuple(gpu.but(faults=(fault,)) if gpu.index == index else gpu for gpu in gpus)
             self._tell(MachineObserved(self._look.but(gpus=shown)))
@@ -530,17 +544,17 @@ class Nvidia:
         self._failures += 1
 
 
-def _fault(child: Child) -> Fault:
+def _fault(child: DriverProcess) -> Fault:
     """What a process that hung or ended shows of a GPU, or of the driver as a whole."""
     announced = child.announced()
     function = announced.function or "the agent's own code"
     if child.stopped:
-        return halted(function)
+        return process_stopped_fault(function)
     if announced.gpu is not None:
-        return (hang if child.silent else crash)(function)
+        return (gpu_hang_fault if child.silent else gpu_crash_fault)(function)
     if child.silent:
-        return silence(function)
-    return breakdown(function).but(message=f"the agent's driver process failed in {function}: {child.cause()}")
+        return driver_hang_fault(function)
+    return driver_crash_fault(function).but(message=f"the agent's driver process failed in {function}: {child.cause()}")
 
 
 def _unstartable(error: OSError) -> Fault:
@@ -548,5 +562,5 @@ def _unstartable(error: OSError) -> Fault:
     return Fault(code="driver-start", message=f"the driver's process cannot be started: {what}")
 
 
-def _pids(children: Iterable[Child | Smi]) -> str:
+def _pids(children: Iterable[DriverProcess | NvidiaSmi]) -> str:
     return ", ".join(str(child.pid) for child in children)

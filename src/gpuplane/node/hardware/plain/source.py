@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpuplane.base import strict
-from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.model.facts import Action, DevicesObserved, Fact, StatusChanged
 from gpuplane.node.model.machine import Device, DeviceList, Fault, MachineFile
 from gpuplane.node.model.status import DEVICES_FILE, Status
 from gpuplane.node.model.telemetry import Sample
 
-LOOK_INTERVAL = 1.0
+OBSERVATION_INTERVAL = 1.0
 """Seconds between two looks at the device nodes of a real node."""
 
 
@@ -68,7 +68,7 @@ class PlainDevices:
             await self._changed.wait()
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(LOOK_INTERVAL):
+            async with asyncio.timeout(OBSERVATION_INTERVAL):
                 await self._changed.wait()
 
     async def _read(self) -> None:
@@ -76,7 +76,7 @@ class PlainDevices:
             try:
                 if isinstance(version, OSError):
                     raise strict.InvalidInput([f"{self._name}: {version.strerror}"])
-                file = read(version, self._name)
+                file = read_machine(version, self._name)
                 if self._root is not None and file != MachineFile(devices=file.devices):
                     raise strict.InvalidInput(
                         [f"{self._name}: only devices can be written here, for this is no machine"]

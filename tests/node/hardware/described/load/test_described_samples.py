@@ -6,8 +6,8 @@ from contextlib import aclosing
 
 import pytest
 
-from gpuplane.node.hardware.described.migchanges import make_change, with_partitions
-from gpuplane.node.hardware.described.profiles import find, names
+from gpuplane.node.hardware.described.migchanges import make_change, with_mig_details
+from gpuplane.node.hardware.described.profiles import find_machine_file, profile_names
 from gpuplane.node.hardware.described.source import Described
 from gpuplane.node.hardware.plain.source import PlainDevices
 from gpuplane.node.model.facts import ChangePartition, ObserveMachine, SetSampling
@@ -98,7 +98,7 @@ async def test_slow_fields_wait_for_their_clock(edited: Edited) -> None:
 
 async def test_a_mig_device_is_sampled_once_it_is_made(edited: Edited) -> None:
     """With the load that the file says of its UUID, or without any."""
-    made = with_partitions(Gpu(index=0, uuid="GPU-0", pci_id="0x233010DE", compute_capability="9.0", mig=Mig()))
+    made = with_mig_details(Gpu(index=0, uuid="GPU-0", pci_id="0x233010DE", compute_capability="9.0", mig=Mig()))
     changes: list[PartitionChange] = [SetMigMode(True), CreateGpuInstance(9, 4), CreateComputeInstance(9, 4, 3)]
     for change in changes:
         made = make_change(made, change, ())
@@ -166,10 +166,10 @@ async def test_plain_devices_have_no_samples() -> None:
     assert [each async for each in hardware.samples()] == []
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_profiles_tell_what_such_machines_tell(name: str) -> None:
     """Profiling fields from Hopper on, and no utilization in MIG mode."""
-    taken = sample(find(name).read_text())
+    taken = sample(find_machine_file(name).read_text())
     for gpu in taken.gpus:
         told = {*gpu.readings, *(field for device in gpu.mig_devices for field in device.readings)}
         if name in ("a100-mig", "t4", "hgx-h100"):

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.base import strict
-from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.model.telemetry import SAMPLED_FIELDS, ProcessSample, SamplingRequest
 from tests.node.hardware.described.load.described import ALL, only, sample
 
@@ -179,7 +179,7 @@ def test_a_gpu_with_a_fault_that_means_lost_is_one() -> None:
 def test_what_is_wrong_is_refused(text: str, line: str) -> None:
     """With its place, and what to write instead."""
     with pytest.raises(strict.InvalidInput) as refused:
-        read(text.encode(), "m.yaml")
+        read_machine(text.encode(), "m.yaml")
     [error] = refused.value.errors
     assert error.startswith("m.yaml:")
     assert line in error

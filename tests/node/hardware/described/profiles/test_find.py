@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from gpuplane.node.hardware.described import profiles
-from gpuplane.node.hardware.described.profiles import Unknown, find, names
+from gpuplane.node.hardware.described.profiles import UnknownMachine, find_machine_file, profile_names
 from tests.golden import Golden
 
 ROOT = Path(__file__).parents[5]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_a_bare_name_is_a_profile(name: str) -> None:
     """And its file can be read."""
-    assert find(name).name == f"{name}.yaml"
-    assert find(name).read_bytes().startswith(b"# ")
+    assert find_machine_file(name).name == f"{name}.yaml"
+    assert find_machine_file(name).read_bytes().startswith(b"# ")
 
 
 @pytest.mark.parametrize("path", ["./dgx-a100", "/nowhere/machine.yaml", "a/b"])
 def test_a_path_with_a_slash_is_itself(path: str) -> None:
     """Whether it is there or not: the file may come later."""
-    assert find(path) == Path(path)
-    assert find(Path("/nowhere/t4")) == Path("/nowhere/t4")
+    assert find_machine_file(path) == Path(path)
+    assert find_machine_file(Path("/nowhere/t4")) == Path("/nowhere/t4")
 
 
 def test_a_file_that_is_here_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,8 +35,8 @@ def test_a_file_that_is_here_is_itself(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("mine.yaml", "t4"):
         (tmp_path / name).write_text("gpus: []\n")
 
-        assert find(name) == Path(name)
-    assert find("l40s").parent == Path(profiles.__file__).parent
+        assert find_machine_file(name) == Path(name)
+    assert find_machine_file("l40s").parent == Path(profiles.__file__).parent
 
 
 @pytest.mark.parametrize(
@@ -52,21 +52,21 @@ def test_a_file_that_is_here_is_itself(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_an_unknown_name_says_what_was_perhaps_meant(name: str, meant: str, golden: Golden) -> None:
     """With the name itself and all that there are."""
-    with pytest.raises(Unknown) as error:
-        find(name)
+    with pytest.raises(UnknownMachine) as error:
+        find_machine_file(name)
 
     said = str(error.value)
-    assert meant in said.replace(", ".join(names()), "")
+    assert meant in said.replace(", ".join(profile_names()), "")
     assert repr(name) in said
-    assert ", ".join(names()) in said
-    golden(said.replace(", ".join(names()), "…"), name)
+    assert ", ".join(profile_names()) in said
+    golden(said.replace(", ".join(profile_names()), "…"), name)
 
 
 def test_a_name_like_none_has_no_guess(golden: Golden) -> None:
     """Only the list, and how a file is named."""
     with pytest.raises(LookupError) as error:
-        find("zzz")
-    golden(str(error.value).replace(", ".join(names()), "…"))
+        find_machine_file("zzz")
+    golden(str(error.value).replace(", ".join(profile_names()), "…"))
 
 
 def test_the_wheel_has_every_profile(tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ def test_the_wheel_has_every_profile(tmp_path: Path) -> None:
 
     with zipfile.ZipFile(wheel) as file:
         inside = set(file.namelist())
-    assert {f"gpuplane/node/hardware/described/profiles/{name}.yaml" for name in names()} <= inside
+    assert {f"gpuplane/node/hardware/described/profiles/{name}.yaml" for name in profile_names()} <= inside

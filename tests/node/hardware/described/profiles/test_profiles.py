@@ -11,8 +11,8 @@ import pytest
 from gpuplane.base import strict
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.hardware.described import machinefile
-from gpuplane.node.hardware.described.profiles import find, names
-from gpuplane.node.hardware.nvidia.driver.devicenodes import own_nodes
+from gpuplane.node.hardware.described.profiles import find_machine_file, profile_names
+from gpuplane.node.hardware.nvidia.driver.devicenodes import nodes_of_gpus
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.machine import Gpu, MachineFile, MigDevice
 from gpuplane.node.model.snapshot import Snapshot
@@ -57,7 +57,7 @@ PCI = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.0")
 
 
 def machine(name: str) -> MachineFile:
-    return strict.load_yaml_as(find(name).read_bytes(), MachineFile, f"{name}.yaml")
+    return strict.load_yaml_as(find_machine_file(name).read_bytes(), MachineFile, f"{name}.yaml")
 
 
 def gpus(name: str) -> tuple[Gpu, ...]:
@@ -101,14 +101,14 @@ def fits(profiles: list[str], taken: frozenset[int] = frozenset()) -> bool:
 
 def test_the_table_names_every_profile() -> None:
     """A profile without an expected offer is not tested."""
-    assert names() == tuple(sorted(WHOLE))
+    assert profile_names() == tuple(sorted(WHOLE))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_what_a_container_may_get_has_numbers_and_files(name: str) -> None:
     """Every node its own, a GPU its DRM nodes too; the driver its libraries; GPUDirect Storage what it needs."""
-    machine = machinefile.read(find(name).read_bytes(), name)
-    nodes = {*machine.shared_nodes, *own_nodes(machine.gpus or ())}
+    machine = machinefile.read_machine(find_machine_file(name).read_bytes(), name)
+    nodes = {*machine.shared_nodes, *nodes_of_gpus(machine.gpus or ())}
 
     assert nodes <= set(machine.device_node_stats)
     assert all(len(gpu.dri) == 2 for gpu in machine.gpus or ())
@@ -120,7 +120,7 @@ def test_what_a_container_may_get_has_numbers_and_files(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_what_is_offered_by_default(name: str) -> None:
     """All whole GPUs are nvidia.com/gpu, healthy; GPUs in MIG mode stay back, with the reason."""
     found = offer(Snapshot(machine=machine(name), config=Config(settings=Settings()), allocations=()))
@@ -133,7 +133,7 @@ def test_what_is_offered_by_default(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_nothing_is_wrong_with_it(name: str) -> None:
     """A profile is a sound machine: faults are for those who edit a copy."""
     found = machine(name)
@@ -147,7 +147,7 @@ def test_nothing_is_wrong_with_it(name: str) -> None:
     assert found.driver.cuda == {"570": "12.8", "580": "13.0"}[found.driver.version.split(".")[0]]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_index_is_the_order_of_pci_addresses(name: str) -> None:
     """As NVML counts them. Addresses are as sysfs writes them; no switch has a GPU's."""
     addresses = [gpu.pci for gpu in gpus(name)]
@@ -158,7 +158,7 @@ def test_index_is_the_order_of_pci_addresses(name: str) -> None:
     assert not set(addresses) & set(machine(name).switches)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_each_gpu_has_its_own_node(name: str) -> None:
     """/dev/nvidia<minor>, whatever the index."""
     assert sorted(gpu.minor for gpu in gpus(name) if gpu.minor is not None) == list(range(len(gpus(name))))
@@ -167,13 +167,13 @@ def test_each_gpu_has_its_own_node(name: str) -> None:
 
 def test_uuids_are_well_formed_and_nowhere_twice() -> None:
     """Neither within a profile nor between them: nodes of several profiles may form one cluster."""
-    found = [uuid for name in names() for uuid in uuids(name)]
+    found = [uuid for name in profile_names() for uuid in uuids(name)]
 
     assert [uuid for uuid in found if not UUID.fullmatch(uuid)] == []
     assert [uuid for uuid, count in Counter(found).items() if count > 1] == []
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_distances_are_complete_and_symmetric(name: str) -> None:
     """Every other GPU has one, by address, and the way back is as long."""
     distances = {gpu.pci: gpu.distances for gpu in gpus(name)}
@@ -184,7 +184,7 @@ def test_distances_are_complete_and_symmetric(name: str) -> None:
         assert set(found.values()) <= set(NEAR_TO_FAR)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_distances_are_those_of_a_tree(name: str) -> None:
     """Two GPUs that are near a third are as near each other."""
     found = {(a.pci, b): NEAR_TO_FAR.index(far) for a in gpus(name) for b, far in a.distances.items()}
@@ -193,7 +193,7 @@ def test_distances_are_those_of_a_tree(name: str) -> None:
         assert found[a, c] <= max(found[a, b], found[b, c])
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_only_another_numa_node_is_as_far_as_sys(name: str) -> None:
     """SYS is the way between NUMA nodes, and there is no other."""
     numa = {gpu.pci: gpu.numa for gpu in gpus(name)}
@@ -202,7 +202,7 @@ def test_only_another_numa_node_is_as_far_as_sys(name: str) -> None:
         assert [p for p, far in gpu.distances.items() if (far == "SYS") != (numa[p] != gpu.numa)] == []
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_links_have_as_many_lanes_from_either_end(name: str) -> None:
     """From GPU to GPU. Those to switches are as wide for all GPUs that have them."""
     found = {(gpu.pci, link.peer): link.nvlink_count for gpu in gpus(name) for link in gpu.links}
@@ -221,7 +221,7 @@ def test_a_cube_mesh_uses_all_six_lanes() -> None:
         assert gpu.pci not in {link.peer for link in gpu.links}
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_mig_memory_is_within_the_gpus(name: str) -> None:
     """Compute instances of one GPU instance share its memory, so it counts once."""
     for gpu in gpus(name):
@@ -231,7 +231,7 @@ def test_mig_memory_is_within_the_gpus(name: str) -> None:
         assert sum(size for sizes in each for size in sizes) <= gpu.memory_mib
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_mig_layouts_are_ones_that_the_driver_would_make(name: str) -> None:
     """GPU instances have places, at most one has the media engines, compute instances fit into theirs."""
     for gpu in gpus(name):
@@ -248,7 +248,7 @@ def test_mig_layouts_are_ones_that_the_driver_would_make(name: str) -> None:
             assert [device.compute_instance for device in devices] == list(range(len(devices)))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_mig_devices_consist_of_parts_of_their_gpu(name: str) -> None:
     """Those of compute instances within one GPU instance share its engines; multiprocessors they have of their own."""
     for gpu in gpus(name):
@@ -273,7 +273,7 @@ def test_a_layout_without_room_is_found_out(layout: list[str]) -> None:
     assert not fits(layout)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_mig_devices_are_listed_as_nvml_does(name: str) -> None:
     """By GPU instance, then compute instance; only a GPU in MIG mode has any, and it has no NVLink on an A100."""
     for gpu in gpus(name):
@@ -286,7 +286,7 @@ def test_mig_devices_are_listed_as_nvml_does(name: str) -> None:
         assert not (gpu.mig_enabled and gpu.links)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_mig_instances_do_not_lie_within_each_other(name: str) -> None:
     """An id is a place in a tree: 0 the whole, 1 and 2 its halves, 3 to 6 quarters, 7 to 14 eighths."""
     for gpu in gpus(name):
@@ -302,7 +302,7 @@ def above(instance: int) -> set[int]:
     return {(instance - 1) // 2} | above((instance - 1) // 2) if instance else set()
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_mig_nodes_have_the_drivers_minors(name: str) -> None:
     """mig-minors: 1 config, 2 monitor, then 15 GPU instances a GPU minor with 8 compute instances each.
 
@@ -341,15 +341,15 @@ def test_mig_profile_has_every_kind_of_layout() -> None:
 
 def test_grace_has_an_imex_channel() -> None:
     """The one profile on which IMEX can be tried."""
-    assert [n for n in names() if any("imex" in node for node in machine(n).shared_nodes)] == ["gb200-nvl"]
+    assert [n for n in profile_names() if any("imex" in node for node in machine(n).shared_nodes)] == ["gb200-nvl"]
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", profile_names())
 def test_an_entry_can_be_taken_out(name: str) -> None:
     """Of any GPU: the others are as before, and say nothing of one that is not there."""
     for gone in gpus(name):
         others = tuple(gpu for gpu in gpus(name) if gpu != gone)
-        rest = machinefile.read(msgspec.json.encode(machine(name).but(gpus=others)), name).gpus or ()
+        rest = machinefile.read_machine(msgspec.json.encode(machine(name).but(gpus=others)), name).gpus or ()
 
         assert [gpu.uuid for gpu in rest] == [gpu.uuid for gpu in others]
         for gpu in rest:

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuplane.base import strict
-from gpuplane.node.hardware.described.profiles import find
+from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.machine import Gpu, MachineFile
 
 PAIRS_BELOW_A_NODE = """
@@ -116,7 +116,7 @@ def test_a_dgx_1_is_a_hybrid_cube_mesh() -> None:
 
 
 def gpus(name: str) -> tuple[Gpu, ...]:
-    found = strict.load_yaml_as(find(name).read_bytes(), MachineFile, f"{name}.yaml").gpus
+    found = strict.load_yaml_as(find_machine_file(name).read_bytes(), MachineFile, f"{name}.yaml").gpus
     assert found
     return found
 

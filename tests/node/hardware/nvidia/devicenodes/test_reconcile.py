@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gpuplane.node.agent.node import Node
 from gpuplane.node.core.devicenodes import DesiredNodes, DeviceNodeReconcileResult
 from gpuplane.node.hardware.nvidia import devicenodes
-from gpuplane.node.hardware.nvidia.devicenodes import keep_device_nodes, reconcile
+from gpuplane.node.hardware.nvidia.devicenodes import keep_device_nodes, reconcile_device_nodes
 from gpuplane.node.model.facts import DriverReleaseRequested, MachineObserved
 from gpuplane.node.model.machine import DeviceNodeStat, Gpu, Machine
 from gpuplane.node.model.snapshot import DriverRelease, Snapshot
@@ -37,7 +37,7 @@ WISH = DesiredNodes(
 
 def test_what_is_missing_is_made_and_linked_as_udev_would(root: Path) -> None:
     """A second round finds all of it there."""
-    assert reconcile(root, WISH).but(created=()) == DeviceNodeReconcileResult()
+    assert reconcile_device_nodes(root, WISH).but(created=()) == DeviceNodeReconcileResult()
     assert standing(root) == {
         "/dev/nvidia0": "195:0 600 0:0",
         CTL: "195:255 666 0:0",
@@ -52,13 +52,13 @@ def test_what_is_missing_is_made_and_linked_as_udev_would(root: Path) -> None:
         numbers = link.stat().st_rdev
         assert link.name == f"{os.major(numbers)}:{os.minor(numbers)}"
     assert stat.S_IMODE((root / "dev/nvidia-caps").stat().st_mode) == 0o755
-    assert reconcile(root, WISH) == DeviceNodeReconcileResult()
+    assert reconcile_device_nodes(root, WISH) == DeviceNodeReconcileResult()
 
 
 def test_owner_and_mode_are_those_of_the_drivers_parameters(root: Path) -> None:
     """Of the nodes that nvidia-modprobe gives them to; nvidia-uvm and capabilities have their own."""
     parameters(root, "ModifyDeviceFiles: 1\nDeviceFileUID: 3\nDeviceFileGID: 44\nDeviceFileMode: 432\nRegistry: x: 7\n")
-    reconcile(root, WISH)
+    reconcile_device_nodes(root, WISH)
     found = standing(root)
     assert (found[CTL], found[UVM], found[CAP]) == ("195:255 660 3:44", "511:0 666 0:0", "508:30 444 0:0")
 
@@ -66,7 +66,7 @@ def test_owner_and_mode_are_those_of_the_drivers_parameters(root: Path) -> None:
 def test_where_device_files_are_to_be_left_alone_they_are(root: Path) -> None:
     """Links are none of the driver's."""
     parameters(root, "ModifyDeviceFiles: 0\n")
-    found = reconcile(root, WISH)
+    found = reconcile_device_nodes(root, WISH)
     assert found.missing == (CTL, UVM, CAP)
     assert found.created == ("/dev/char/195:0",)
     assert CTL in found.problem
@@ -76,7 +76,7 @@ def test_where_device_files_are_to_be_left_alone_they_are(root: Path) -> None:
 def test_the_umask_takes_nothing_away(root: Path) -> None:
     before = os.umask(0o077)
     try:
-        reconcile(root, WISH)
+        reconcile_device_nodes(root, WISH)
     finally:
         os.umask(before)
     assert standing(root)[UVM].split()[1] == "666"
@@ -90,7 +90,7 @@ def test_what_is_there_is_never_touched(root: Path) -> None:
     (root / "dev/nvidia-caps/nvidia-cap30").mkdir(parents=True)
     (root / "dev/char/195:0").symlink_to("/elsewhere")
     before = standing(root)
-    assert reconcile(root, WISH) == DeviceNodeReconcileResult()
+    assert reconcile_device_nodes(root, WISH) == DeviceNodeReconcileResult()
     assert standing(root) == before
 
 
@@ -99,7 +99,7 @@ def test_no_link_leads_out_of_dev(root: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (root / "dev/nvidia-caps").symlink_to(outside)
-    found = reconcile(root, WISH)
+    found = reconcile_device_nodes(root, WISH)
     assert found.missing == (CAP,)
     assert CAP in found.problem
     assert list(outside.iterdir()) == []
@@ -109,7 +109,7 @@ def test_no_link_leads_out_of_dev(root: Path, tmp_path: Path) -> None:
 def test_what_an_agent_that_was_killed_left_is_cleared_away(root: Path) -> None:
     """It had another name, which nobody opens."""
     node(root, "/dev/.nvidia-uvm.gpuplane", 1, 3)
-    assert reconcile(root, WISH).missing == ()
+    assert reconcile_device_nodes(root, WISH).missing == ()
     assert not [path for path in standing(root) if "gpuplane" in path]
     assert standing(root)[UVM].startswith("511:0")
 
@@ -117,7 +117,7 @@ def test_what_an_agent_that_was_killed_left_is_cleared_away(root: Path) -> None:
 def test_a_number_that_no_driver_has_now_is_not_given_to_a_node(root: Path) -> None:
     """The driver was loaded anew since the look; the next one knows."""
     (root / "proc/devices").write_text(DEVICES.replace("511 nvidia-uvm", "510 nvidia-uvm\n511 other"))
-    found = reconcile(root, WISH)
+    found = reconcile_device_nodes(root, WISH)
     assert found.missing == (UVM,)
     assert UVM in found.problem
     assert "not loaded" in found.problem
@@ -125,7 +125,7 @@ def test_a_number_that_no_driver_has_now_is_not_given_to_a_node(root: Path) -> N
 
 
 def test_a_node_whose_module_is_not_loaded_is_missing(root: Path) -> None:
-    found = reconcile(root, WISH.but(nodes={UVM: None}))
+    found = reconcile_device_nodes(root, WISH.but(nodes={UVM: None}))
     assert found.missing == (UVM,)
     assert UVM in found.problem
     assert "not loaded" in found.problem
@@ -134,7 +134,7 @@ def test_a_node_whose_module_is_not_loaded_is_missing(root: Path) -> None:
 def test_a_node_with_numbers_of_another_load_is_told_and_left(root: Path) -> None:
     """systemd is told nothing of it: its number may be another device's by now."""
     node(root, UVM, 510, 0)
-    found = reconcile(root, WISH)
+    found = reconcile_device_nodes(root, WISH)
     assert found.stale == (UVM,)
     assert standing(root)[UVM].startswith("510:0")
     assert not (root / "dev/char/510:0").is_symlink()
@@ -142,7 +142,7 @@ def test_a_node_with_numbers_of_another_load_is_told_and_left(root: Path) -> Non
 
 def test_while_no_driver_is_loaded_nothing_is_stale(root: Path) -> None:
     (root / "proc/devices").write_text("Character devices:\n  1 mem\n")
-    found = reconcile(root, WISH)
+    found = reconcile_device_nodes(root, WISH)
     assert (found.stale, found.without_char_link, found.created) == ((), (), ())
 
 
@@ -151,7 +151,7 @@ def test_a_dev_that_is_no_hosts_is_left_alone(root: Path, gone: str) -> None:
     """A container's own has no links in it, and nobody would miss what is missing there."""
     shutil.rmtree(root / gone)
     before = standing(root)
-    assert reconcile(root, WISH) == DeviceNodeReconcileResult(is_hidden=True)
+    assert reconcile_device_nodes(root, WISH) == DeviceNodeReconcileResult(is_hidden=True)
     assert standing(root) == before
 
 
@@ -159,8 +159,9 @@ CONFINED = """
 import sys, msgspec
 from pathlib import Path
 from gpuplane.node.core.devicenodes import DesiredNodes
-from gpuplane.node.hardware.nvidia.devicenodes import reconcile
-print(msgspec.json.encode(reconcile(Path(sys.argv[1]), msgspec.json.decode(sys.argv[2], type=DesiredNodes))).decode())
+from gpuplane.node.hardware.nvidia.devicenodes import reconcile_device_nodes
+wanted = msgspec.json.decode(sys.argv[2], type=DesiredNodes)
+print(msgspec.json.encode(reconcile_device_nodes(Path(sys.argv[1]), wanted)).decode())
 """
 
 
@@ -203,12 +204,12 @@ def test_whatever_was_there_is_there_afterwards_and_a_second_round_makes_nothing
     for path, numbers in there.items():
         node(root, path, numbers.major, numbers.minor)
     before, wanted = standing(root), DesiredNodes(nodes=nodes, linked_nodes=tuple(linked))
-    first = reconcile(root, wanted)
+    first = reconcile_device_nodes(root, wanted)
     after = standing(root)
     assert before.items() <= after.items()
     assert set(after) - set(before) == set(first.created)
     assert set(nodes) <= {*after, *first.missing}
-    assert reconcile(root, wanted) == first.but(created=())
+    assert reconcile_device_nodes(root, wanted) == first.but(created=())
     assert standing(root) == after
 
 
@@ -259,7 +260,7 @@ async def test_what_fails_is_tried_again_later_and_later(root: Path, monkeypatch
                 raise asyncio.CancelledError
             return False
 
-    monkeypatch.setattr(devicenodes, "LONGEST", 60.0)
+    monkeypatch.setattr(devicenodes, "MAX_RETRY_INTERVAL", 60.0)
     parameters(root, "ModifyDeviceFiles: 0\n")
     node_ = Patient(
         Snapshot(machine=Machine(gpus=(Gpu(index=0, uuid="G"),), device_node_stats={CTL: DeviceNodeStat(195, 255)}))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.model.machine import MachineFile
 from tests.node.hardware.nvidia.driver.inside import Inside
 from tests.node.hardware.nvidia.driver.standin import StandIn
@@ -16,7 +16,7 @@ RICH = Path(__file__).parent / "rich.yaml"
 @pytest.fixture
 def rich() -> MachineFile:
     """A machine that has everything that NVML tells."""
-    return read(RICH.read_bytes(), RICH.name)
+    return read_machine(RICH.read_bytes(), RICH.name)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from hypothesis import strategies as st
 
 from gpuplane.node.core.partitions.cards import card_of
-from gpuplane.node.hardware.described.migchanges import with_partitions
+from gpuplane.node.hardware.described.migchanges import with_mig_details
 from gpuplane.node.hardware.nvidia.driver.miginstances import profile_name
 from gpuplane.node.model.machine import (
     Driver,
@@ -68,7 +68,7 @@ def changed(machine: MachineFile, index: int, **fields: object) -> MachineFile:
     gpus, mig = machine.gpus or (), fields.get("mig")
     if isinstance(mig, Mig):  # its instances are those of its devices
         fields["mig"] = mig.but(instances=None)
-    return machine.but(gpus=tuple(with_partitions(gpu.but(**fields)) if gpu.index == index else gpu for gpu in gpus))
+    return machine.but(gpus=tuple(with_mig_details(gpu.but(**fields)) if gpu.index == index else gpu for gpu in gpus))
 
 
 @st.composite
@@ -89,7 +89,7 @@ def machines(draw: st.DrawFn, least: int = 0) -> MachineFile:
     version = f"{draw(st.integers(470, 600))}.{draw(st.integers(10, 200))}.{draw(st.integers(10, 99)):02d}"
     return MachineFile(
         driver=Driver(version=version, cuda=f"{draw(st.integers(11, 14))}.{draw(st.integers(0, 9))}"),
-        gpus=tuple(map(with_partitions, gpus)),
+        gpus=tuple(map(with_mig_details, gpus)),
         shared_nodes=draw(st.sampled_from(((), ("/dev/nvidiactl",), ("/dev/nvidiactl", "/dev/nvidia-uvm")))),
         product=draw(st.sampled_from(("", "DGXH100", "AS -4125GS-TNRT"))),
         vgpu=draw(st.sampled_from((None, *VGPUS))) if gpus else None,

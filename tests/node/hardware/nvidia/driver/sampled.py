@@ -2,11 +2,11 @@
 
 import time
 
-from gpuplane.node.hardware.described.failures import show
-from gpuplane.node.hardware.described.load import evaluate, take_sample
-from gpuplane.node.hardware.nvidia.driver.counters import FRACTIONS, LINK_SUMS
-from gpuplane.node.hardware.nvidia.driver.gpuprocesses import Processes
-from gpuplane.node.hardware.nvidia.driver.observation import Looker
+from gpuplane.node.hardware.described.failures import observed_facts
+from gpuplane.node.hardware.described.load import evaluate_curve, take_sample
+from gpuplane.node.hardware.nvidia.driver.counters import FRACTIONAL_FIELDS, LINK_SUM_FIELDS
+from gpuplane.node.hardware.nvidia.driver.gpuprocesses import ProcessIdentities
+from gpuplane.node.hardware.nvidia.driver.observation import Observer
 from gpuplane.node.hardware.nvidia.driver.sampler import Sampler
 from gpuplane.node.model.facts import MachineObserved
 from gpuplane.node.model.machine import MachineFile
@@ -23,10 +23,10 @@ class Sampled:
 
     def __init__(self, inside: Inside, machine: MachineFile, request: SamplingRequest = ALL, pids: bool = True) -> None:
         self.inside = inside
-        self.looker: Looker = inside.start(machine)
+        self.looker: Observer = inside.start(machine)
         self.describe(machine)
         version = machine.driver.version if machine.driver else ""
-        self.sampler = Sampler(inside.nvml, self.looker, Processes(str(inside.standin.root), pids), version)
+        self.sampler = Sampler(inside.nvml, self.looker, ProcessIdentities(str(inside.standin.root), pids), version)
         self.sampler.request(request)
         self.look()
 
@@ -59,10 +59,12 @@ def frozen(machine: MachineFile) -> MachineFile:
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def freeze(load: DescribedLoad) -> DescribedLoad:
-        said = {name: evaluate(reading, now) for name, reading in load.readings.items()}
-        said = {name: int(value * 1000) / 1000 if name in FRACTIONS else int(value) for name, value in said.items()}
+        said = {name: evaluate_curve(reading, now) for name, reading in load.readings.items()}
+        said = {
+            name: int(value * 1000) / 1000 if name in FRACTIONAL_FIELDS else int(value) for name, value in said.items()
+        }
         if load.nvlink is None:
-            kibibytes = {name: value // 1024 for name, value in said.items() if name in LINK_SUMS}
+            kibibytes = {name: value // 1024 for name, value in said.items() if name in LINK_SUM_FIELDS}
             said |= {name: value * 1024 for name, value in kibibytes.items()}
             if "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL" in said:
                 said["DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"] = sum(kibibytes.values())
@@ -73,7 +75,7 @@ def frozen(machine: MachineFile) -> MachineFile:
 
 def described(machine: MachineFile, request: SamplingRequest = ALL) -> Sample:
     """What a described machine tells of the same file."""
-    [shown] = [fact.machine for fact in show(machine, "m.yaml", request) if isinstance(fact, MachineObserved)]
+    [shown] = [fact.machine for fact in observed_facts(machine, "m.yaml", request) if isinstance(fact, MachineObserved)]
     return take_sample(machine, shown, request, 0.0, 0.0)
 
 

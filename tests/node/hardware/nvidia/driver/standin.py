@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from shutil import copy2, rmtree
 
-from gpuplane.node.hardware.nvidia.driver.devicenodes import RULES
-from gpuplane.node.hardware.nvidia.driver.driverpaths import CONFIGURATION, MPS
-from gpuplane.node.hardware.nvidia.driver.driverroot import SONAME
-from gpuplane.node.hardware.nvidia.driver.errors import ERRORS
+from gpuplane.node.hardware.nvidia.driver.devicenodes import NUMBER_RULES
+from gpuplane.node.hardware.nvidia.driver.driverpaths import CONFIGURATION_FILES, MPS_FOLDER
+from gpuplane.node.hardware.nvidia.driver.driverroot import NVML_SONAME
+from gpuplane.node.hardware.nvidia.driver.errors import NVML_ERRORS
 from gpuplane.node.model.health import NONFATAL
 from gpuplane.node.model.machine import (
     DeviceNodeStat,
@@ -105,7 +105,7 @@ def build(folder: Path) -> Path:
     library = folder / f"standin-{hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]}.so"
     if not library.exists():
         fresh = library.with_suffix(f".{os.getpid()}")
-        flags = ["-O1", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}"]
+        flags = ["-O1", "-shared", "-fPIC", f"-Wl,-soname,{NVML_SONAME}"]
         subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", *flags, "-o", fresh, SOURCE, "-ldl"], check=True)
         fresh.replace(library)
     return library
@@ -116,7 +116,7 @@ class StandIn:
 
     def __init__(self, folder: Path, compiled: Path) -> None:
         self.folder, self.root = folder / "driver", folder / "node"
-        self.library = self.folder / SONAME
+        self.library = self.folder / NVML_SONAME
         self.folder.mkdir(parents=True)
         copy2(compiled, self.library)
         self.installed = folder / "installed"
@@ -265,7 +265,10 @@ def _drivers(numbers: Mapping[str, DeviceNodeStat]) -> Iterator[str]:
     """/proc/devices of drivers whose nodes have these numbers."""
     yield "Character devices:\n"
     names = (
-        (rule.drivers[0], each.major) for node, each in numbers.items() for rule in RULES if rule.path.fullmatch(node)
+        (rule.drivers[0], each.major)
+        for node, each in numbers.items()
+        for rule in NUMBER_RULES
+        if rule.path.fullmatch(node)
     )
     yield from (f"{major:3d} {name}\n" for name, major in dict(names).items())
     yield "\nBlock devices:\n"
@@ -278,10 +281,10 @@ def listing(files: DriverFiles) -> Iterator[str]:
         yield f"e {library.path} {library.soname}"
         yield from (f"l {folder}/{link} -> {name}" for link in library.symlinks)
     for file in (*files.files, *files.sockets):
-        kind = "f" if file in files.files else "d" if file.path == MPS else "s"
+        kind = "f" if file in files.files else "d" if file.path == MPS_FOLDER else "s"
         yield f"{kind} {file.path}"
         if file.container_path and not any(
-            file.container_path == f"{inside}/{name}" for name, inside in CONFIGURATION.items()
+            file.container_path == f"{inside}/{name}" for name, inside in CONFIGURATION_FILES.items()
         ):
             yield f"l {file.container_path} -> {file.path}"
     yield from (f"{'d' if path == '/run/udev' else 'f'} {path}" for path in files.gds_paths)
@@ -447,4 +450,4 @@ def _engines(mig: MigDevice) -> str:
 
 def _failure(failure: InjectedFailure) -> str:
     gpu = -1 if failure.gpu is None else failure.gpu
-    return f"{failure.effect} {failure.nvml_function} {gpu} {ERRORS[failure.error][0]}"
+    return f"{failure.effect} {failure.nvml_function} {gpu} {NVML_ERRORS[failure.error][0]}"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pynvml  # type: ignore[import-untyped]
 
-from gpuplane.node.hardware.described.load import evaluate
+from gpuplane.node.hardware.described.load import evaluate_curve
 from gpuplane.node.model.machine import MigDevice
 from gpuplane.node.model.telemetry import DescribedLoad
 
@@ -96,7 +96,7 @@ BRANDS = {"Tesla": pynvml.NVML_BRAND_TESLA, "Nvidia": pynvml.NVML_BRAND_NVIDIA, 
 def told_as(load: DescribedLoad, device: MigDevice | None) -> Iterator[tuple[str, str | int]]:
     """The keys of a GPU, and their values now, for one entry of its load. `device`: its MIG device, if it is of one."""
     now = time.clock_gettime(time.CLOCK_BOOTTIME)
-    said = {name: evaluate(reading, now) for name, reading in load.readings.items()}
+    said = {name: evaluate_curve(reading, now) for name, reading in load.readings.items()}
     if load.nvlink is not None:
         yield from _link(load.nvlink, said)
     elif load.mig:

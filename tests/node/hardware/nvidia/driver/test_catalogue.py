@@ -7,7 +7,7 @@ import pytest
 from gpuplane.node.core.faults.overrides import xid_number
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE, CODES_THAT_NEED_PROBE
 from gpuplane.node.hardware.nvidia import driverprocess
-from gpuplane.node.hardware.nvidia.driver.errors import crash, hang
+from gpuplane.node.hardware.nvidia.driver.errors import gpu_crash_fault, gpu_hang_fault
 from gpuplane.node.model.health import GRADED_XIDS
 from gpuplane.node.model.machine import Driver, Fault, Gpu, InjectedFailure, Link, MachineFile
 from tests.node.hardware.nvidia.driver.standin import BINDINGS, StandIn
@@ -158,7 +158,7 @@ async def test_a_process_that_cannot_be_started_is_a_fault_of_the_driver(
 ) -> None:
     """It is started once it can be."""
     with monkeypatch.context() as patch:
-        patch.setattr(driverprocess, "COMMAND", (str(standin.root / "nothing"),))
+        patch.setattr(driverprocess, "DRIVER_COMMAND", (str(standin.root / "nothing"),))
         async with watched(standin) as watch:
             await watch.until(lambda watch: fault(watch) == ["driver-start"])
             patch.undo()
@@ -205,4 +205,4 @@ def test_nothing_of_the_catalogue_is_left_out() -> None:
 
 def test_charges_have_the_catalogues_codes() -> None:
     """A GPU that is not asked any more carries what only a probe can lift."""
-    assert {hang("f").code, crash("f").code} == set(CODES_THAT_NEED_PROBE)
+    assert {gpu_hang_fault("f").code, gpu_crash_fault("f").code} == set(CODES_THAT_NEED_PROBE)

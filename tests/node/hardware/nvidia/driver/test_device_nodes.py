@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.nvidia.driver.devicenodes import expected, majors
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.nvidia.driver.devicenodes import expected_node_stat, parse_major_numbers
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
 from gpuplane.node.model.machine import DeviceNodeStat
 from tests.trees import grow, may_make_nodes
 
@@ -24,16 +24,16 @@ MAJORS = {
 BEFORE_550 = {"nvidia-frontend": 195, "nvidia-uvm": 510}
 
 
-def numbers(files: Files, *nodes: str) -> Mapping[str, DeviceNodeStat]:
+def numbers(files: KernelFiles, *nodes: str) -> Mapping[str, DeviceNodeStat]:
     """The numbers of nodes, as a look tells them."""
     return files.nodes.numbers(nodes, files.majors())
 
 
 def test_the_kernel_tells_the_drivers_of_character_devices(tmp_path: Path) -> None:
     """Block devices have numbers of their own; nonsense is nothing."""
-    assert Files(str(grow(tmp_path, KERNEL))).majors() == MAJORS
-    assert majors("195\nnvidia 195\n-1 x\n\n195 a b\n") == {}
-    assert Files(str(tmp_path / "nowhere")).majors() == {}
+    assert KernelFiles(str(grow(tmp_path, KERNEL))).majors() == MAJORS
+    assert parse_major_numbers("195\nnvidia 195\n-1 x\n\n195 a b\n") == {}
+    assert KernelFiles(str(tmp_path / "nowhere")).majors() == {}
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,9 @@ def test_the_kernel_tells_the_drivers_of_character_devices(tmp_path: Path) -> No
 )  # fmt: skip
 def test_each_driver_has_its_rule(node: str, loaded: Mapping[str, int], said: tuple[int, int, int] | None) -> None:
     """By names of drivers since 550 and before; no rule, or a driver that is not loaded, is no number."""
-    assert expected(node, loaded) == (None if said is None else DeviceNodeStat(said[0], said[1], mode=said[2]))
+    assert expected_node_stat(node, loaded) == (
+        None if said is None else DeviceNodeStat(said[0], said[1], mode=said[2])
+    )
 
 
 def test_a_node_that_is_there_says_its_numbers_itself(tmp_path: Path) -> None:
@@ -81,7 +83,7 @@ def test_a_node_that_is_there_says_its_numbers_itself(tmp_path: Path) -> None:
     text = (
         f"{KERNEL}\nc /dev/nvidiactl 196 255 660 44\nc /dev/dri/card1 226 1 660 44\nl /dev/char/226:1 -> ../dri/card1"
     )
-    files = Files(str(grow(tmp_path, text)))
+    files = KernelFiles(str(grow(tmp_path, text)))
 
     assert numbers(files, "/dev/nvidia0", "/dev/dri/card1", "/dev/unheard-of") == {
         "/dev/nvidiactl": DeviceNodeStat(196, 255, mode=0o660, gid=44, has_char_link=False),
@@ -96,7 +98,7 @@ def test_a_node_that_is_there_says_its_numbers_itself(tmp_path: Path) -> None:
 def test_what_is_no_device_node_has_the_numbers_that_it_should_have(tmp_path: Path) -> None:
     """A file, a folder, a socket or a link to nothing in its place."""
     text = f"{KERNEL}\nf /dev/nvidiactl\nd /dev/nvidia-uvm\ns /dev/nvidia-modeset\nl /dev/nvidia0 -> /etc/passwd"
-    files = Files(str(grow(tmp_path, text)))
+    files = KernelFiles(str(grow(tmp_path, text)))
 
     assert {node: (each.major, each.minor) for node, each in numbers(files, "/dev/nvidia0").items()} == {
         "/dev/nvidiactl": (195, 255),
@@ -110,7 +112,7 @@ def test_what_is_no_device_node_has_the_numbers_that_it_should_have(tmp_path: Pa
 
 def test_without_a_driver_nothing_should_be_there(tmp_path: Path) -> None:
     """No node has a number, and none is missing."""
-    files = Files(str(grow(tmp_path, r"f /proc/devices Character devices:\n  1 mem\n")))
+    files = KernelFiles(str(grow(tmp_path, r"f /proc/devices Character devices:\n  1 mem\n")))
 
     assert numbers(files, "/dev/nvidia0") == {}
     assert files.nodes.shared() == ()
@@ -130,14 +132,14 @@ def test_nodes_of_no_one_gpu_are_told_in_their_order(tmp_path: Path) -> None:
     )  # fmt: skip
     root = grow(tmp_path, "\n".join(f"f /dev/{name}" for name in (*reversed(named), *others)))
 
-    assert Files(str(root)).nodes.shared() == tuple(f"/dev/{name}" for name in named)
+    assert KernelFiles(str(root)).nodes.shared() == tuple(f"/dev/{name}" for name in named)
 
 
 def test_nodes_are_the_drivers_roots_where_it_has_some(tmp_path: Path) -> None:
     """A driver's container has a /dev of its own; links to nodes are systemd's, in the host's."""
     host = grow(tmp_path / "host", f"{KERNEL}\nf /dev/nvidiactl\nf /dev/nvidia-uvm\nf /dev/char/195:255")
     driver = grow(tmp_path / "driver", "d /dev")
-    files = Files(str(host), str(driver))
+    files = KernelFiles(str(host), str(driver))
     assert files.nodes.shared() == ("/dev/nvidiactl", "/dev/nvidia-uvm")
 
     grow(driver, "f /dev/nvidiactl\nf /dev/nvidia0\nf /dev/char/511:0")
@@ -158,7 +160,7 @@ def test_drm_nodes_are_those_of_the_gpus_address(tmp_path: Path) -> None:
             *(f"d /sys/bus/pci/devices/0000:43:00.0/drm/{name}" for name in ("card7", "renderD129", "version")),
         )
     )
-    files = Files(str(grow(tmp_path, text)))
+    files = KernelFiles(str(grow(tmp_path, text)))
 
     assert files.dri("0000:1b:00.0") == ("/dev/dri/card11", "/dev/dri/renderD128")
     assert files.dri("0000:43:00.0") == ("/dev/dri/renderD129",)
@@ -173,7 +175,7 @@ def test_links_in_dev_do_not_lead_out_of_the_root(tmp_path: Path, link: str) -> 
     (root / link[1:]).parent.mkdir(exist_ok=True)
     (root / link[1:]).symlink_to(outside / link[1:])
     os.link(outside / "dev/nvidiactl", root / "nvidiactl")
-    files = Files(str(root))
+    files = KernelFiles(str(root))
 
     assert files.nodes.shared() == ()
     assert not numbers(files)["/dev/nvidiactl"].has_char_link
@@ -191,7 +193,7 @@ def test_what_somebody_else_could_have_put_there_is_no_node(tmp_path: Path, at: 
     text = (
         f"{KERNEL}\nf /dev/nvidiactl\nf /dev/nvidia0\nf /dev/dri/card1\nd /sys/bus/pci/devices/0000:1b:00.0/drm/card1"
     )
-    files = Files(str(root := grow(tmp_path / "root", text)))
+    files = KernelFiles(str(root := grow(tmp_path / "root", text)))
     assert files.nodes.left() == {}
     reason = spoilt(root / at)
     spoils = {"/dev/nvidiactl", "/dev/nvidia0", "/dev/dri/card1"} if at != "dev/dri" else {"/dev/dri/card1"}
@@ -212,7 +214,7 @@ def test_a_link_of_somebody_else_says_no_numbers(tmp_path: Path) -> None:
         pytest.skip("needs to make device nodes: CAP_MKNOD")
     root = grow(tmp_path, f"{KERNEL}\nc /dev/mem 1 1 640\nl /dev/nvidia0 -> mem\nl /dev/nvidiactl -> mem")
     os.lchown(root / "dev/nvidia0", 65534, 65534)
-    files = Files(str(root))
+    files = KernelFiles(str(root))
 
     assert (told := numbers(files, "/dev/nvidia0"))["/dev/nvidia0"] == DeviceNodeStat(195, 0, has_char_link=False)
     assert (told["/dev/nvidiactl"].major, told["/dev/nvidiactl"].minor) == (1, 1)
@@ -227,6 +229,6 @@ def test_nodes_of_a_driver_root_that_others_could_change_are_passed_over(tmp_pat
     """Those of the host are taken, as where it has none."""
     host = grow(tmp_path / "host", f"{KERNEL}\nf /dev/nvidiactl\nf /dev/nvidia-uvm")
     driver = grow(tmp_path / "driver", "f /dev/nvidiactl\nf /dev/gdrdrv")
-    assert Files(str(host), str(driver)).nodes.shared() == ("/dev/nvidiactl", "/dev/gdrdrv")
+    assert KernelFiles(str(host), str(driver)).nodes.shared() == ("/dev/nvidiactl", "/dev/gdrdrv")
     spoilt(driver)
-    assert Files(str(host), str(driver)).nodes.shared() == ("/dev/nvidiactl", "/dev/nvidia-uvm")
+    assert KernelFiles(str(host), str(driver)).nodes.shared() == ("/dev/nvidiactl", "/dev/nvidia-uvm")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.node.hardware.nvidia.driver.elf import soname
+from gpuplane.node.hardware.nvidia.driver.elf import read_soname
 from tests.trees import shared_object
 
 WHOLE = shared_object("libcuda.so.1", needed=("libc.so.6", "libm.so.6"))
@@ -20,7 +20,7 @@ def told(content: bytes) -> str:
     file = os.memfd_create("library")
     try:
         os.write(file, content)
-        return soname(file)
+        return read_soname(file)
     finally:
         os.close(file)
 

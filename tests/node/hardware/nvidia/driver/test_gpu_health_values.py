@@ -4,9 +4,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpuplane.node.hardware.nvidia.driver.gpuhealth import GROWTHS, RETIRABLE, SIGNS, WINDOW, Vitals
+from gpuplane.node.hardware.nvidia.driver.gpuhealth import (
+    FAULT_OF_FIELD_VALUE,
+    LINK_ERROR_GROWTHS,
+    LINK_ERROR_WINDOW,
+    RETIRABLE_PAGES,
+    GpuHealth,
+)
 from gpuplane.node.hardware.nvidia.driver.nvml import Subject
-from gpuplane.node.hardware.nvidia.driver.observation import THOROUGH
+from gpuplane.node.hardware.nvidia.driver.observation import THOROUGH_OBSERVATION_INTERVAL
 from gpuplane.node.model.machine import FabricClique, Fault, Gpu, InjectedFailure, Link, Machine, MachineFile
 from tests.node.hardware.nvidia.driver.inside import Inside
 from tests.node.hardware.nvidia.driver.machines import changed
@@ -32,7 +38,7 @@ def test_a_gpu_that_tells_nothing_has_no_fault(inside: Inside, rich: MachineFile
 
 
 def _keys() -> list[str]:
-    fields = [f"field.{field}.{link}" for field, link in SIGNS]
+    fields = [f"field.{field}.{link}" for field, link in FAULT_OF_FIELD_VALUE]
     return [*fields, *{key for told in SHOWN.values() for key in told}, "width.max", "field.4.0"]
 
 
@@ -45,8 +51,8 @@ def _keys() -> list[str]:
         ({"field.230.0": 99}, []),
         ({"field.307.0": 1}, ["remap-pending"]),
         ({"field.307.0": 1, "field.144.0": 1}, ["remap-pending"]),
-        ({"field.29.0": RETIRABLE - 1}, []),
-        ({"field.29.0": 1, "field.30.0": RETIRABLE - 1}, ["pages-exhausted"]),
+        ({"field.29.0": RETIRABLE_PAGES - 1}, []),
+        ({"field.29.0": 1, "field.30.0": RETIRABLE_PAGES - 1}, ["pages-exhausted"]),
         ({"clocks": 0x1 | 0x4 | 0x8 | 0x10}, []),  # idle, power cap, any slowdown, sync boost
         ({"clocks": 0x20 | 0x80}, ["thermal-slowdown", "power-slowdown"]),
         ({"fabric": "0 0"}, []),
@@ -83,7 +89,9 @@ def test_a_gpu_is_in_a_fabric_once_it_is_registered_there(
     looker = inside.start(rich)
     inside.standin.describe(rich, {"gpu.2.fabric": raw})
 
-    assert [(looker.look(()).gpus or ())[2].fabric for _ in range(THOROUGH + 1)] == [fabric] * (THOROUGH + 1)
+    assert [(looker.look(()).gpus or ())[2].fabric for _ in range(THOROUGH_OBSERVATION_INTERVAL + 1)] == [fabric] * (
+        THOROUGH_OBSERVATION_INTERVAL + 1
+    )
 
 
 def test_what_is_asked_seldom_is_told_until_it_is_over(inside: Inside, rich: MachineFile) -> None:
@@ -93,9 +101,12 @@ def test_what_is_asked_seldom_is_told_until_it_is_over(inside: Inside, rich: Mac
     for told in (SHOWN["pcie-degraded"], {}):
         inside.standin.describe(rich, {f"gpu.2.{key}": value for key, value in told.items()})
         codes = ["pcie-degraded"] * bool(told)
-        seen = [[fault.code for fault in (looker.look(()).gpus or ())[2].faults] for _ in range(3 * THOROUGH)]
+        seen = [
+            [fault.code for fault in (looker.look(()).gpus or ())[2].faults]
+            for _ in range(3 * THOROUGH_OBSERVATION_INTERVAL)
+        ]
 
-        assert codes in seen[:THOROUGH]
+        assert codes in seen[:THOROUGH_OBSERVATION_INTERVAL]
         first = seen.index(codes)
         assert seen[first:] == [codes] * len(seen[first:])
 
@@ -109,7 +120,7 @@ def test_a_link_that_goes_down_is_seen_soon(inside: Inside, rich: MachineFile) -
         inside.standin.describe(
             machine.but(failures=(InjectedFailure(effect="error", nvml_function="*TopologyCommonAncestor", gpu=2),))
         )
-        for _ in range(THOROUGH):
+        for _ in range(THOROUGH_OBSERVATION_INTERVAL):
             seen = looker.look(())
 
         assert seen.gpus == machine.gpus
@@ -134,7 +145,7 @@ class Counting:
     """A GPU whose NVLinks count errors."""
 
     def __init__(self, inside: Inside, rich: MachineFile) -> None:
-        self.inside, self.rich, self.vitals = inside, rich, Vitals()
+        self.inside, self.rich, self.vitals = inside, rich, GpuHealth()
         inside.start(rich)
 
     def look(self, now: float, errors: str | int) -> tuple[Fault, ...]:
@@ -150,13 +161,15 @@ def test_nvlinks_that_have_errors_again_and_again_are_a_fault(inside: Inside, ri
     """As often as is written, within a minute; the same words however many, and over a minute after the first."""
     gpu = Counting(inside, rich)
     assert gpu.look(0.0, 1000) == ()
-    times = [5.0 * n for n in range(1, GROWTHS + 1)]
+    times = [5.0 * n for n in range(1, LINK_ERROR_GROWTHS + 1)]
     told = [gpu.look(now, 1000 + int(now)) for now in times]
 
-    assert [[fault.code for fault in faults] for faults in told] == [[]] * (GROWTHS - 1) + [["nvlink-errors"]]
+    assert [[fault.code for fault in faults] for faults in told] == [[]] * (LINK_ERROR_GROWTHS - 1) + [
+        ["nvlink-errors"]
+    ]
     assert gpu.look(times[-1] + 5, 99999) == told[-1]
-    assert gpu.look(times[0] + WINDOW, 99999) == told[-1]
-    assert gpu.look(times[-1] + WINDOW, 99999) == ()
+    assert gpu.look(times[0] + LINK_ERROR_WINDOW, 99999) == told[-1]
+    assert gpu.look(times[-1] + LINK_ERROR_WINDOW, 99999) == ()
 
 
 def test_an_error_now_and_then_is_none(inside: Inside, rich: MachineFile) -> None:
@@ -165,17 +178,17 @@ def test_an_error_now_and_then_is_none(inside: Inside, rich: MachineFile) -> Non
     errors: list[str | int] = [0, 10_000, 10_000, 0, 0, "", "", 0, 5]
 
     assert [gpu.look(5.0 * n, count) for n, count in enumerate(errors)] == [()] * len(errors)
-    assert [gpu.look(100.0 + WINDOW * n, 100 * n) for n in range(10)] == [()] * 10
+    assert [gpu.look(100.0 + LINK_ERROR_WINDOW * n, 100 * n) for n in range(10)] == [()] * 10
 
 
 def test_looks_that_show_the_same_are_equal(inside: Inside, rich: MachineFile) -> None:
     """Though counters run."""
     ill = rich.but(gpus=tuple(gpu.but(faults=(Fault("nvlink-errors", "described"),)) for gpu in rich.gpus or ()))
     looker = inside.start(ill)
-    looks: list[Machine] = [looker.look(()) for _ in range((GROWTHS + 3) * THOROUGH)]
+    looks: list[Machine] = [looker.look(()) for _ in range((LINK_ERROR_GROWTHS + 3) * THOROUGH_OBSERVATION_INTERVAL)]
 
     assert [fault.code for fault in (looks[-1].gpus or ())[0].faults] == ["nvlink-errors"]
-    assert looks[-1] == looks[-THOROUGH]
+    assert looks[-1] == looks[-THOROUGH_OBSERVATION_INTERVAL]
 
 
 @pytest.mark.parametrize(("error", "codes"), [(15, ["gpu-lost"]), (16, ["reset-required"]), (999, []), (2, [])])

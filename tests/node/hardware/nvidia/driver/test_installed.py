@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplane.node.hardware.described.profiles import layouts
-from gpuplane.node.hardware.nvidia.driver.driverfiles import Installed
-from gpuplane.node.hardware.nvidia.driver.driverpaths import FOLDERS
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.nvidia.driver.driverfiles import DriverFilesSearch
+from gpuplane.node.hardware.nvidia.driver.driverpaths import LIBRARY_FOLDERS
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
 from gpuplane.node.hardware.nvidia.driver.tree import Tree
 from gpuplane.node.model.machine import DriverFile, DriverFiles, DriverLibrary
 from tests.golden import Golden
@@ -46,7 +46,7 @@ def look(root: Path, text: str, kernel: str = "") -> tuple[DriverFiles | None, s
     """One search."""
     grow(root, text)
     grow(root.with_name("kernel"), kernel)
-    return Installed(str(root), Files(str(root.with_name("kernel")))).look(VERSION)
+    return DriverFilesSearch(str(root), KernelFiles(str(root.with_name("kernel")))).look(VERSION)
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("layout", layouts.LAYOUTS)
 def test_what_a_distribution_installs_is_found(root: Path, layout: str) -> None:
     """In the tree that its packages make: all of it, with SONAMEs and links, and none of its neighbours."""
-    files = layouts.files(layout, VERSION)
+    files = layouts.layout_files(layout, VERSION)
     neighbours = f"""
         e {DEBIAN}/libcuda.so.535.230.02 libcuda.so.1
         e {DEBIAN}/libGLX.so.0.0.0 libGLX.so.0
@@ -196,7 +196,7 @@ def test_no_libcuda_is_said(root: Path, tmp_path: Path, golden: Golden) -> None:
 
     (tmp_path / "file").touch()
     for nowhere in (tmp_path / "nowhere", tmp_path / "file"):
-        files, why = Installed(str(nowhere), Files("/")).look(VERSION)
+        files, why = DriverFilesSearch(str(nowhere), KernelFiles("/")).look(VERSION)
         assert files is None
         assert why.startswith(f"{nowhere}: ")
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_read_is_said(root: Path, closed: str) -> None:
     for folder in (root, *root.parents):
         if folder.stat().st_uid == os.getuid():
             folder.chmod(0o755)
-    installed = Installed(str(root), Files("/"))
+    installed = DriverFilesSearch(str(root), KernelFiles("/"))
     (root / closed).chmod(0)
     try:
         with as_nobody():
@@ -356,7 +356,7 @@ def test_storage_is_told_by_paths_that_lead_to_the_same_outside(root: Path) -> N
 def test_what_changes_is_found_and_what_does_not_is_not_looked_for(root: Path) -> None:
     """A library, a link, a program, a socket that comes or goes; a version. Neighbours are no change."""
     grow(root, f"{CUDA}d /usr/bin\nd /run\nd /tmp")
-    installed = Installed(str(root), Files("/"))
+    installed = DriverFilesSearch(str(root), KernelFiles("/"))
 
     def looked(text: str) -> DriverFiles:
         grow(root, text)
@@ -388,7 +388,7 @@ NAMES = (
     "usr", "lib", "lib64", "x86_64-linux-gnu", "nvidia", "current", "etc", "run", "udev", "bin", "nvidia-smi", "vdpau",
     "tmp", "nvidia-mps", "ld.so.cache", f"libcuda.so.{VERSION}", "libcuda.so.1", f"libnvidia-ml.so.{VERSION}", "..",
 )  # fmt: skip
-LIBCUDA = tuple(f"{folder}/libcuda.so.{VERSION}" for folder in FOLDERS)
+LIBCUDA = tuple(f"{folder}/libcuda.so.{VERSION}" for folder in LIBRARY_FOLDERS)
 PLACES = (
     *LIBCUDA,
     *("/usr", "/usr/lib", "/usr/lib64", "/lib", "/run", "/tmp", DEBIAN, f"{DEBIAN}/vdpau", f"{DEBIAN}/libcuda.so.1"),
@@ -417,9 +417,9 @@ def test_whatever_the_tree_nothing_outside_is_read_or_told(
             grow(root, f"l {place} -> {target.replace('OUT', str(outside))}" if kind == "l" else f"{kind} {place}")
         except (OSError, ValueError):
             continue  # a link is in the way, which must not be followed here either
-    without = Installed(str(root), Files("/")).look(VERSION)
-    grow(outside, "\n".join((*listing(layouts.files("debian", VERSION)), *(f"e {each}" for each in LIBCUDA))))
-    files, why = Installed(str(root), Files("/")).look(VERSION)
+    without = DriverFilesSearch(str(root), KernelFiles("/")).look(VERSION)
+    grow(outside, "\n".join((*listing(layouts.layout_files("debian", VERSION)), *(f"e {each}" for each in LIBCUDA))))
+    files, why = DriverFilesSearch(str(root), KernelFiles("/")).look(VERSION)
 
     assert (files, why) == without
     for path in _paths(files) if files else ():

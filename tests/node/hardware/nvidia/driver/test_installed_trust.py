@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplane.node.hardware.nvidia.driver.driverfiles import Installed
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.nvidia.driver.driverfiles import DriverFilesSearch
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
 from gpuplane.node.model.machine import DriverFiles
 from tests.trees import grow
 
@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
 
 def look(root: Path) -> Look:
     """What is found, why nothing is, and what was left out: by paths inside of the root."""
-    installed = Installed(str(root), Files("/nowhere"))
+    installed = DriverFilesSearch(str(root), KernelFiles("/nowhere"))
     files, why = installed.look(VERSION)
     left = {path.removeprefix(str(root)): reason.replace(str(root), "") for path, reason in installed.left.items()}
     return files, why.replace(str(root), ""), left
@@ -242,7 +242,7 @@ def test_a_loaders_cache_that_others_could_change_is_not_believed(
 def test_what_is_mended_is_found_at_the_next_look(root: Path) -> None:
     """And what is spoilt is left out: an owner and a mode are looked at as anything else."""
     grow(root, WHOLE)
-    installed = Installed(str(root), Files("/nowhere"))
+    installed = DriverFilesSearch(str(root), KernelFiles("/nowhere"))
     whole = installed.look(VERSION)
     mps = root / "tmp/nvidia-mps"
     spoils: list[Callable[[Path], object]] = [shared]

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from gpuplane.node.core.observation import merge_observation
 from gpuplane.node.hardware.described import profiles
-from gpuplane.node.hardware.described.failures import show
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.nvidia.driver.channel import Skipped
-from gpuplane.node.hardware.nvidia.driver.errors import crash, hang
+from gpuplane.node.hardware.described.failures import observed_facts
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.nvidia.driver.channel import SkippedGpu
+from gpuplane.node.hardware.nvidia.driver.errors import gpu_crash_fault, gpu_hang_fault
 from gpuplane.node.hardware.nvidia.driver.miginstances import profile_name
-from gpuplane.node.hardware.nvidia.driver.observation import THOROUGH
+from gpuplane.node.hardware.nvidia.driver.observation import THOROUGH_OBSERVATION_INTERVAL
 from gpuplane.node.model.facts import MachineObserved
 from gpuplane.node.model.machine import Fault, Gpu, InjectedFailure, Machine, MachineFile, Mig
 from tests.node.hardware.nvidia.driver.inside import Inside
@@ -48,10 +48,10 @@ def test_everything_that_nvml_tells_is_told(inside: Inside, rich: MachineFile) -
     assert told(inside.start(rich).look(())) == described(rich)
 
 
-@pytest.mark.parametrize("name", profiles.names())
+@pytest.mark.parametrize("name", profiles.profile_names())
 def test_every_profile_is_what_its_driver_would_tell(inside: Inside, name: str) -> None:
     """The machines that are shipped are machines that NVML could tell of."""
-    machine = read(profiles.find(name).read_bytes(), name)
+    machine = read_machine(profiles.find_machine_file(name).read_bytes(), name)
 
     seen, wanted = told(inside.start(machine).look(())), described(machine)
     for field in Machine.__struct_fields__:
@@ -60,21 +60,23 @@ def test_every_profile_is_what_its_driver_would_tell(inside: Inside, name: str) 
 
 def test_a_gpu_at_the_address_of_a_switch_of_the_machine_before_is_none(inside: Inside) -> None:
     """The stand-in forgets what it was, in whatever order tests describe their machines."""
-    switches, gpus = (read(profiles.find(name).read_bytes(), name) for name in ("big-16", "hgx-b200"))
+    switches, gpus = (
+        read_machine(profiles.find_machine_file(name).read_bytes(), name) for name in ("big-16", "hgx-b200")
+    )
     assert {*switches.switches} & {gpu.pci for gpu in gpus.gpus or ()}
     inside.start(switches)
 
     assert inside.start(gpus).look(()).switches == gpus.switches
 
 
-@pytest.mark.parametrize("name", ["rich", *profiles.names()])
+@pytest.mark.parametrize("name", ["rich", *profiles.profile_names()])
 def test_nodes_have_the_numbers_that_are_described(
     inside: Inside, rich: MachineFile, name: str, tmp_path: Path
 ) -> None:
     """With who may use them, and whether they are linked; those that are missing have theirs too."""
     if not may_make_nodes(tmp_path):
         pytest.skip("needs to make device nodes: CAP_MKNOD")
-    machine = rich if name == "rich" else read(profiles.find(name).read_bytes(), name)
+    machine = rich if name == "rich" else read_machine(profiles.find_machine_file(name).read_bytes(), name)
 
     assert inside.start(machine).look(()).device_node_stats == machine.device_node_stats
 
@@ -95,7 +97,7 @@ def test_a_query_that_fails_is_a_fault_of_its_gpu_alone(
     """After a look at it whole, it is just as after a look at the described machine; the other GPUs are told whole."""
     failing = data.draw(st.lists(failures(len(machine.gpus or ())), min_size=1, max_size=2))
     file = machine.but(failures=tuple(failing))
-    (look,) = (fact.machine for fact in show(file, "file") if isinstance(fact, MachineObserved))
+    (look,) = (fact.machine for fact in observed_facts(file, "file") if isinstance(fact, MachineObserved))
     shown = merge_observation(described(machine), look).gpus or ()
 
     seen = merge_observation(described(machine), inside.start(file).look(())).gpus or ()
@@ -105,12 +107,12 @@ def test_a_query_that_fails_is_a_fault_of_its_gpu_alone(
 
 def test_faults_are_told_in_the_order_of_asking(inside: Inside) -> None:
     """By the driver's process and by a described machine."""
-    machine = read(profiles.find("hgx-h100").read_bytes(), "hgx-h100")
+    machine = read_machine(profiles.find_machine_file("hgx-h100").read_bytes(), "hgx-h100")
     failing = ("nvmlDeviceGetCurrPcieLinkWidth", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetFieldValues")
     file = machine.but(
         failures=tuple(InjectedFailure(effect="error", nvml_function=call, gpu=0, error="UNKNOWN") for call in failing)
     )
-    (shown,) = (fact.machine for fact in show(file, "file") if isinstance(fact, MachineObserved))
+    (shown,) = (fact.machine for fact in observed_facts(file, "file") if isinstance(fact, MachineObserved))
 
     assert (inside.start(file).look(()).gpus or ())[0].faults == (shown.gpus or ())[0].faults
 
@@ -179,8 +181,8 @@ def test_a_skipped_gpu_is_not_asked(inside: Inside, rich: MachineFile) -> None:
     """It carries its charge; it is known by its address, if that is known, and by its index otherwise."""
     deaf = rich.but(failures=(InjectedFailure(effect="hang", gpu=1), InjectedFailure(effect="crash", gpu=3)))
     skipped = (
-        Skipped(index=0, pci="0000:0a:00.0", fault=hang("nvmlDeviceGetUUID")),
-        Skipped(index=3, pci="", fault=crash("nvmlDeviceGetUUID")),
+        SkippedGpu(index=0, pci="0000:0a:00.0", fault=gpu_hang_fault("nvmlDeviceGetUUID")),
+        SkippedGpu(index=3, pci="", fault=gpu_crash_fault("nvmlDeviceGetUUID")),
     )
     codes = [_codes(gpu) for gpu in inside.start(deaf).look(skipped).gpus or ()]
 
@@ -249,7 +251,7 @@ def test_a_mig_device_that_was_made_anew_may_have_the_uuid_of_the_one_before(ins
     swapped = first.but(profile=second.profile, memory_mib=second.memory_mib, attributes=second.attributes)
     machine = changed(rich, 1, mig=gpu.mig.but(devices=(swapped, second, *others)))
     inside.standin.describe(machine)
-    seen = [looker.look(()) for _ in range(THOROUGH)][-1].gpus or ()
+    seen = [looker.look(()) for _ in range(THOROUGH_OBSERVATION_INTERVAL)][-1].gpus or ()
     assert [but_card(gpu) for gpu in seen] == [but_card(gpu) for gpu in machine.gpus or ()]
 
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import to_builtins
 
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.profiles import find
-from gpuplane.node.hardware.nvidia.driver.counters import PERCENT, RATIOS
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.profiles import find_machine_file
+from gpuplane.node.hardware.nvidia.driver.counters import PERCENT_FIELDS, RATIO_FIELDS
 from gpuplane.node.model.machine import InjectedFailure, MachineFile
 from gpuplane.node.model.telemetry import LINK_FIELDS, SAMPLED_FIELDS, DescribedLoad
 from tests.node.hardware.nvidia.driver.inside import Inside
@@ -18,13 +18,13 @@ from tests.node.hardware.nvidia.driver.standinload import FIELDS, METRICS
 
 FILES = {
     "loaded": Path(__file__).parent / "loaded.yaml",
-    **{name: find(name) for name in ("hgx-h100", "a100-mig", "t4", "dgx-a100")},
+    **{name: find_machine_file(name) for name in ("hgx-h100", "a100-mig", "t4", "dgx-a100")},
 }
 
 
 def machine(name: str) -> MachineFile:
     """A file's machine, at one moment."""
-    return frozen(read(FILES[name].read_bytes(), name))
+    return frozen(read_machine(FILES[name].read_bytes(), name))
 
 
 def flat(value: object, path: str = "") -> dict[str, object]:
@@ -100,9 +100,9 @@ def test_a_gpu_that_is_gone_by_a_look_is_not_asked(inside: Inside) -> None:
 
 def test_every_field_has_a_call() -> None:
     """The table knows all fields: none is asked for in vain."""
-    from gpuplane.node.hardware.nvidia.driver.counters import DRIVER_VERSION, calls
+    from gpuplane.node.hardware.nvidia.driver.counters import DRIVER_VERSION_FIELD, calls_of_field
 
-    assert [name for name in ALL.fields if name != DRIVER_VERSION and not calls(name)] == []
+    assert [name for name in ALL.fields if name != DRIVER_VERSION_FIELD and not calls_of_field(name)] == []
 
 
 NUMBERS = st.integers(0, 1 << 40).map(float)
@@ -110,9 +110,9 @@ READINGS = st.fixed_dictionaries(
     {},
     optional={
         name: st.integers(0, 100).map(float)
-        if name in PERCENT
+        if name in PERCENT_FIELDS
         else st.integers(0, 1000).map(lambda value: value / 1000)
-        if name in RATIOS
+        if name in RATIO_FIELDS
         else st.integers(0, 30).map(float)
         if name == "DCGM_FI_DEV_PSTATE"
         else NUMBERS
@@ -122,7 +122,7 @@ READINGS = st.fixed_dictionaries(
 LINKS = st.fixed_dictionaries({}, optional=dict.fromkeys(sorted(LINK_FIELDS), NUMBERS))
 MIG_READINGS = st.fixed_dictionaries(
     {"DCGM_FI_DEV_FB_USED": st.integers(1, 40000).map(float)},
-    optional={name: st.integers(0, 1000).map(lambda value: value / 1000) for name in sorted(RATIOS)},
+    optional={name: st.integers(0, 1000).map(lambda value: value / 1000) for name in sorted(RATIO_FIELDS)},
 )
 CALLS = (
     "nvmlDeviceGetFieldValues",

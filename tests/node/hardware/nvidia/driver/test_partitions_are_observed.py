@@ -2,11 +2,11 @@
 
 import pytest
 
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.described.migchanges import with_partitions
-from gpuplane.node.hardware.described.profiles import find
-from gpuplane.node.hardware.nvidia.driver.mig import LOOKS
-from gpuplane.node.hardware.nvidia.driver.observation import THOROUGH
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.migchanges import with_mig_details
+from gpuplane.node.hardware.described.profiles import find_machine_file
+from gpuplane.node.hardware.nvidia.driver.mig import INSTANCE_REFRESH_OBSERVATIONS
+from gpuplane.node.hardware.nvidia.driver.observation import THOROUGH_OBSERVATION_INTERVAL
 from gpuplane.node.model.machine import Gpu, InjectedFailure, MachineFile, Mig
 from tests.node.hardware.nvidia.driver.inside import Inside
 from tests.node.hardware.nvidia.driver.machines import changed
@@ -25,7 +25,7 @@ ERRORS = ("UNKNOWN", "NOT_SUPPORTED", "FUNCTION_NOT_FOUND", "NO_PERMISSION")
 @pytest.fixture
 def a100() -> MachineFile:
     """A server with A100s, of which some are partitioned."""
-    return read(find("a100-mig").read_bytes(), "a100-mig")
+    return read_machine(find_machine_file("a100-mig").read_bytes(), "a100-mig")
 
 
 def mig_of(gpu: Gpu) -> Mig:
@@ -77,7 +77,7 @@ def test_a_gpu_instance_without_a_compute_instance_is_seen(inside: Inside, a100:
     inside.standin.describe(a100.but(gpus=tuple(g.but(mig=bare) if g.index == index else g for g in gpus)))
     assert look(inside, index).instances == bare.instances
     inside.standin.describe(a100.but(gpus=gpus))
-    assert [look(inside, index).instances for _ in range(LOOKS + 1)][-1] == empty.instances
+    assert [look(inside, index).instances for _ in range(INSTANCE_REFRESH_OBSERVATIONS + 1)][-1] == empty.instances
 
 
 @pytest.mark.parametrize("error", ERRORS)
@@ -127,7 +127,7 @@ def test_whether_a_mode_needs_a_reset(
 def test_a_mode_that_waits_for_a_reset(inside: Inside, a100: MachineFile, enabled: bool) -> None:
     """Is told beside the one that is in force."""
     index = partitioned(a100)
-    gpu = with_partitions((a100.gpus or ())[index].but(mig=Mig(enabled=enabled, pending=not enabled)))
+    gpu = with_mig_details((a100.gpus or ())[index].but(mig=Mig(enabled=enabled, pending=not enabled)))
     inside.start(changed(a100, index, mig=gpu.mig))
 
     assert look(inside, index) == gpu.mig
@@ -136,7 +136,7 @@ def test_a_mode_that_waits_for_a_reset(inside: Inside, a100: MachineFile, enable
 
 def test_looks_ask_no_more_than_before(inside: Inside, a100: MachineFile) -> None:
     """Between thorough looks, and of a GPU that is not partitioned in these too."""
-    plain = a100.but(gpus=tuple(with_partitions(gpu.but(mig=Mig())) for gpu in a100.gpus or ()))
+    plain = a100.but(gpus=tuple(with_mig_details(gpu.but(mig=Mig())) for gpu in a100.gpus or ()))
     without = a100.but(gpus=tuple(gpu.but(mig=None) for gpu in a100.gpus or ()))
     assert _calls(inside, plain) == _calls(inside, without)
 
@@ -145,8 +145,10 @@ def test_looks_ask_no_more_than_before(inside: Inside, a100: MachineFile) -> Non
     )
     more, less = _calls(inside, a100), _calls(inside, untold)
     instances = [each for gpu in a100.gpus or () if gpu.mig is not None for each in gpu.mig.instances or ()]
-    assert more[1:THOROUGH] == less[1:THOROUGH]
-    assert more[THOROUGH] - less[THOROUGH] <= 7 * len(a100.gpus or ()) + 7 * len(instances)
+    assert more[1:THOROUGH_OBSERVATION_INTERVAL] == less[1:THOROUGH_OBSERVATION_INTERVAL]
+    assert more[THOROUGH_OBSERVATION_INTERVAL] - less[THOROUGH_OBSERVATION_INTERVAL] <= 7 * len(
+        a100.gpus or ()
+    ) + 7 * len(instances)
 
 
 @pytest.mark.parametrize("query", ["nvmlDeviceGetGpuInstanceProfileInfo", *QUERIES])
@@ -156,16 +158,16 @@ def test_what_is_for_the_privileged_is_not_asked_again_and_again(inside: Inside,
         InjectedFailure(effect="error", nvml_function=query, gpu=gpu.index, error="NO_PERMISSION")
         for gpu in a100.gpus or ()
     ]
-    plain = a100.but(gpus=tuple(with_partitions(gpu.but(mig=Mig())) for gpu in a100.gpus or ()))
+    plain = a100.but(gpus=tuple(with_mig_details(gpu.but(mig=Mig())) for gpu in a100.gpus or ()))
     for machine in (plain, a100) if query in QUERIES else (plain,):
         refused = _calls(inside, machine.but(failures=tuple(denied)))
-        assert refused[1:THOROUGH] == _calls(inside, machine)[1:THOROUGH]
+        assert refused[1:THOROUGH_OBSERVATION_INTERVAL] == _calls(inside, machine)[1:THOROUGH_OBSERVATION_INTERVAL]
 
 
 def _calls(inside: Inside, machine: MachineFile) -> list[int]:
     """How many calls each look makes, of two thorough ones and those between."""
     looker, made = inside.start(machine), []
-    for _ in range(THOROUGH + 1):
+    for _ in range(THOROUGH_OBSERVATION_INTERVAL + 1):
         before = inside.nvml.calls
         looker.look(())
         made.append(inside.nvml.calls - before)

@@ -116,7 +116,7 @@ async def test_a_process_that_cannot_be_started_comes_back_too(
     async with watched(standin, deadline=20.0) as watch:
         await watch.until(whole)
         for asked, command, code in ((1.0, "/nowhere/python", "driver-start"), (2.0, "/bin/false", "driver-crash")):
-            monkeypatch.setattr(driverprocess, "COMMAND", (command,))
+            monkeypatch.setattr(driverprocess, "DRIVER_COMMAND", (command,))
             assert said(await watch.probe(uuid(rich, 1), asked)) == nothing(uuid(rich, 1), code)
 
 
@@ -208,7 +208,7 @@ async def test_probes_that_survive_being_killed_are_not_piled_up(
     standin: StandIn, rich: MachineFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The GPU that one is stuck in is not probed while it is; another is, as long as no more than one is stuck."""
-    monkeypatch.setattr(source, "KILLING", 0.05)
+    monkeypatch.setattr(source, "KILL_TIMEOUT", 0.05)
     async with watched(standin, poll=3600.0, deadline=2.0) as watch:
         await watch.until(whole)
         standin.describe(rich.but(failures=(HANG, HANG.but(gpu=3))))

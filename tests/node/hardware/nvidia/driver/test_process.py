@@ -14,8 +14,8 @@ from random import Random
 import pytest
 
 from gpuplane.node.hardware.nvidia import driverprocess, source
-from gpuplane.node.hardware.nvidia.driver.channel import Options
-from gpuplane.node.hardware.nvidia.driverprocess import Child, Waiting
+from gpuplane.node.hardware.nvidia.driver.channel import DriverOptions
+from gpuplane.node.hardware.nvidia.driverprocess import DriverProcess, WaitingProcess
 from gpuplane.node.model.facts import MachineObserved, ObserveMachine, ProbeGpu, StatusChanged
 from gpuplane.node.model.machine import InjectedFailure, Machine, MachineFile
 from gpuplane.node.model.status import DRIVER, DriverStatus
@@ -32,11 +32,11 @@ class Starts:
     """The driver's processes that were started, and when."""
 
     def __init__(self) -> None:
-        self.children: list[Child] = []
+        self.children: list[DriverProcess] = []
         self.at: list[float] = []
         self._changed = asyncio.Event()
 
-    def started(self, child: Child) -> None:
+    def started(self, child: DriverProcess) -> None:
         """Another one."""
         self.children.append(child)
         self.at.append(time.monotonic())
@@ -55,12 +55,12 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
     """Counts the driver's processes."""
     starts = Starts()
 
-    class Counted(Child):
-        def __init__(self, options: Options, waiting: Waiting | None = None) -> None:
+    class Counted(DriverProcess):
+        def __init__(self, options: DriverOptions, waiting: WaitingProcess | None = None) -> None:
             super().__init__(options, waiting)
             starts.started(self)
 
-    monkeypatch.setattr(source, "Child", Counted)
+    monkeypatch.setattr(source, "DriverProcess", Counted)
     return starts
 
 
@@ -112,7 +112,7 @@ async def test_a_gpu_that_hangs_or_crashes_the_library_is_charged_alone(
 async def test_a_gpu_that_hangs_from_the_start_is_skipped(standin: StandIn, rich: MachineFile) -> None:
     """It is known by what the kernel says of it; when it answers again it is as the others."""
     standin.describe(rich.but(failures=(HANG,)))
-    async with watched(standin, retry=(0.5, 60.0)) as watch:
+    async with watched(standin, retry=(5.0, 60.0)) as watch:
         await watch.until(lambda watch: watch.codes() == [[], ["gpu-hang"], [], [], []])
         hung, described = (watch.gpus() or ())[1], (rich.gpus or ())[1]
         assert (hung.uuid, hung.pci, hung.minor) == (described.uuid, described.pci, described.minor)
@@ -219,7 +219,7 @@ async def test_processes_that_survive_being_killed_are_not_piled_up(
     standin: StandIn, rich: MachineFile, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With two stuck in the kernel there is no third, and that is said; when one ends, another is started."""
-    monkeypatch.setattr(source, "KILLING", 0.05)
+    monkeypatch.setattr(source, "KILL_TIMEOUT", 0.05)
     monkeypatch.setattr(subprocess.Popen, "kill", lambda process: None)
     standin.describe(rich.but(failures=(HANG, HANG.but(gpu=3))))
     async with watched(standin) as watch:
@@ -243,7 +243,7 @@ async def test_letting_go_of_a_stuck_process_says_that_it_is_not(
     standin: StandIn, rich: MachineFile, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is told that the driver is free while a process may hold it."""
-    monkeypatch.setattr(source, "KILLING", 0.05)
+    monkeypatch.setattr(source, "KILL_TIMEOUT", 0.05)
     async with watched(standin) as watch:
         await watch.until(whole)
         with monkeypatch.context() as patch:
@@ -403,7 +403,7 @@ async def test_a_process_that_may_not_be_started_says_which_program_that_is(
     """As where the agent's user may not run the interpreter; and it is tried again."""
     program = tmp_path / "python"
     program.touch(0o644)
-    monkeypatch.setattr(driverprocess, "COMMAND", (str(program),))
+    monkeypatch.setattr(driverprocess, "DRIVER_COMMAND", (str(program),))
     async with watched(standin) as watch:
         await watch.until(lambda watch: watch.driver()[0] == "failing")
         assert watch.driver()[1].endswith(f"{program}: {os.strerror(errno.EACCES)}")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.nvidia.driver import counterqueries
-from gpuplane.node.hardware.nvidia.driver.counterqueries import NONSENSE, Asker, Missing
-from gpuplane.node.hardware.nvidia.driver.counters import COMPUTING
-from gpuplane.node.hardware.nvidia.driver.gpuprocesses import ANY, Processes, Users
+from gpuplane.node.hardware.nvidia.driver.counterqueries import INVALID_VALUE_ERROR, CounterQueries, NoAnswer
+from gpuplane.node.hardware.nvidia.driver.counters import COMPUTE_PROCESSES_CALL
+from gpuplane.node.hardware.nvidia.driver.gpuprocesses import ANY_INSTANCE, GpuProcesses, ProcessIdentities
 from gpuplane.node.model.machine import GpuProcess, InjectedFailure, MachineFile, Mig
 from gpuplane.node.model.telemetry import ProcessSample, SamplingRequest
 from tests.node.hardware.nvidia.driver.inside import Inside
@@ -27,7 +27,7 @@ NOW = 4_000_000_000  # a start, in clock ticks, that is still to come
 @pytest.fixture
 def loaded() -> MachineFile:
     """A machine with a load of every kind."""
-    return read(LOADED.read_bytes(), LOADED.name)
+    return read_machine(LOADED.read_bytes(), LOADED.name)
 
 
 def refusing(machine: MachineFile, call: str, error: str, gpu: int = 0) -> MachineFile:
@@ -55,7 +55,7 @@ def test_what_is_refused_for_good_is_not_asked_again(
 
     sampled.describe(loaded)
     assert sampled.gpu().missing[ACTIVE] == error
-    later = time.monotonic() + counterqueries.AGAIN + 1
+    later = time.monotonic() + counterqueries.LASTING_ERROR_RETRY_INTERVAL + 1
     monkeypatch.setattr(time, "monotonic", lambda: later)
     sampled.take()
     assert sampled.gpu().readings[ACTIVE] == 0.81
@@ -138,7 +138,7 @@ def test_nonsense_is_no_reading(inside: Inside, loaded: MachineFile, key: str, v
     other.take()
     spoilt = other.gpu()
 
-    assert spoilt.missing == {**whole.missing, field: NONSENSE}
+    assert spoilt.missing == {**whole.missing, field: INVALID_VALUE_ERROR}
     assert spoilt.readings == {name: each for name, each in whole.readings.items() if name != field}
 
 
@@ -234,22 +234,22 @@ def test_use_that_cannot_be(inside: Inside, loaded: MachineFile) -> None:
     assert {pid: each.sm_percent for pid, each in processes(sampled).items()} == {5: 0, 7: 0}
 
 
-class Unprivileged(Asker):
+class Unprivileged(CounterQueries):
     """May ask for the processes of MIG devices alone, of which each has one."""
 
     def ask(self, now: float, key: object, function: str, *arguments: Any) -> Any:
         """One process of a MIG device."""
-        if function != COMPUTING:
-            raise Missing("NOT_SUPPORTED")
+        if function != COMPUTE_PROCESSES_CALL:
+            raise NoAnswer("NOT_SUPPORTED")
         [handle] = arguments
         if handle == "GPU":
-            raise Missing("NO_PERMISSION")
+            raise NoAnswer("NO_PERMISSION")
         return [SimpleNamespace(pid=handle, usedGpuMemory=None, gpuInstanceId=handle, computeInstanceId=0)]
 
 
 def test_who_may_not_ask_the_gpu_asks_its_mig_devices(inside: Inside) -> None:
     """The processes in MIG devices are told of the whole GPU to the privileged alone."""
-    users = Users(Unprivileged(inside.nvml, 0), Processes("/nowhere", visible=True))
+    users = GpuProcesses(Unprivileged(inside.nvml, 0), ProcessIdentities("/nowhere", visible=True))
     assert users.read(0.0, "GPU", [3, 4]) == tuple(
         ProcessSample(pid=each, gpu_instance=each, compute_instance=0) for each in (3, 4)
     )
@@ -258,7 +258,7 @@ def test_who_may_not_ask_the_gpu_asks_its_mig_devices(inside: Inside) -> None:
 def test_clients_of_mps_are_in_two_lists_or_in_one(inside: Inside, loaded: MachineFile) -> None:
     """Each is one process, and keeps the larger figure."""
     sampled = Sampled(inside, loaded)
-    any_instance = f"{ANY} {ANY}"
+    any_instance = f"{ANY_INSTANCE} {ANY_INSTANCE}"
     clients = {"gpu.0.mps.0": f"7 {any_instance} {600 << 20}", "gpu.0.mps.1": f"70 {any_instance} {3 << 20}"}
     sampled.describe(loaded, **clients)
     assert {pid: each.memory_mib for pid, each in processes(sampled).items()} == {5: 12.5, 7: 600, 70: 3}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.described.machinefile import read
-from gpuplane.node.hardware.nvidia.driver.__main__ import Agent
-from gpuplane.node.hardware.nvidia.driver.channel import Frames, Options, Told
+from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.nvidia.driver.__main__ import AgentConnection
+from gpuplane.node.hardware.nvidia.driver.channel import DriverMessage, DriverOptions, FrameDecoder
 from gpuplane.node.model.facts import FaultOccurred, ObserveMachine, SetSampling
 from gpuplane.node.model.machine import InjectedFailure, MachineFile
 from gpuplane.node.model.telemetry import GpuSample, Sample, SamplingRequest
@@ -27,7 +27,7 @@ QUICK = SamplingRequest(fields=(POWER, "DCGM_FI_PROF_SM_ACTIVE"), interval=0.05)
 @pytest.fixture
 def loaded(standin: StandIn) -> MachineFile:
     """A driver whose machine has a load."""
-    machine = read(LOADED.read_bytes(), LOADED.name)
+    machine = read_machine(LOADED.read_bytes(), LOADED.name)
     standin.describe(machine)
     return machine
 
@@ -158,8 +158,8 @@ class Ends:
     def __init__(self) -> None:
         self.ours, theirs = socket.socketpair()
         self.ours.setblocking(False)
-        self.agent = Agent(Options(channel=theirs.detach(), page=-1))
-        self.frames: Frames[Told] = Frames(Told)
+        self.agent = AgentConnection(DriverOptions(channel=theirs.detach(), page=-1))
+        self.frames: FrameDecoder[DriverMessage] = FrameDecoder(DriverMessage)
         self.taken = 0
 
     def take(self, processes: int = 0) -> Sample:
@@ -168,9 +168,9 @@ class Ends:
         cpus = tuple(GpuSample(uuid=f"GPU-{'x' * 100}-{number}") for number in range(processes))
         return Sample(taken_at=float(self.taken), gpus=cpus)
 
-    def read(self) -> list[Told]:
+    def read(self) -> list[DriverMessage]:
         """What has arrived."""
-        told: list[Told] = []
+        told: list[DriverMessage] = []
         try:
             while data := self.ours.recv(1 << 16):
                 told += self.frames.feed(data)
@@ -203,7 +203,7 @@ def test_a_sample_that_is_larger_than_the_channel_arrives_in_parts(ends: Ends) -
     began = time.monotonic()
     ends.agent.offer(lambda: ends.take(20_000))
     assert ends.agent.owes
-    told: list[Told] = []
+    told: list[DriverMessage] = []
     while ends.agent.owes:
         told += ends.read()
         ends.agent.offer(ends.take)

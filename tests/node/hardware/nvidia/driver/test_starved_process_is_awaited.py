@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuplane.node.hardware.nvidia.process import Process, start_process
-from gpuplane.node.hardware.nvidia.schedstat import Work
+from gpuplane.node.hardware.nvidia.schedstat import CpuAccess
 from gpuplane.node.model.facts import MachineObserved
 from gpuplane.node.model.machine import InjectedFailure, MachineFile
 from gpuplane.node.model.status import DRIVER_PROCESS
@@ -42,7 +42,7 @@ def running(code: str) -> Iterator[int]:
 
 def worked(pid: int, seconds: float = 2.0) -> float:
     """Which share of some seconds a process was let work."""
-    work, began = Work(pid), time.monotonic()
+    work, began = CpuAccess(pid), time.monotonic()
     while time.monotonic() < began + seconds:
         time.sleep(0.2)
         had = work.had()
@@ -67,7 +67,7 @@ def test_a_process_that_sleeps_works_all_the_time() -> None:
 def test_a_process_that_computes_for_ever_works_as_long_as_it_gets_a_cpu() -> None:
     """A loop within the library comes to its end, too: by the time that it ran."""
     with running("while True: pass") as pid:
-        work, began = Work(pid), time.monotonic()
+        work, began = CpuAccess(pid), time.monotonic()
         while work.had() < 1.0:
             time.sleep(0.1)
             assert time.monotonic() - began < 60
@@ -98,7 +98,7 @@ def test_a_process_that_waits_in_the_kernel_works_all_the_time(tmp_path: Path) -
 def test_a_process_that_is_stopped_is_said_to_be() -> None:
     """Until it goes on."""
     with running("import time; time.sleep(600)") as pid:
-        work = Work(pid)
+        work = CpuAccess(pid)
         os.kill(pid, signal.SIGSTOP)
         while state(pid) != "T":
             time.sleep(0.01)

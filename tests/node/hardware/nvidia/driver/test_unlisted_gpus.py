@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
 
 
 def function(root: Path, pci: str, driver: str = "", *, vendor: str = "0x10de", code: str = "0x030200") -> Path:
@@ -29,9 +29,9 @@ def test_each_is_named_with_the_kernel_driver_that_has_it(tmp_path: Path) -> Non
     (tmp_path / "proc/driver/nvidia/gpus/0000:08:00.0").mkdir(parents=True)
     function(tmp_path, "0000:08:00.0")
 
-    assert Files(str(tmp_path)).unlisted(["0000:07:00.0"]) == {
+    assert KernelFiles(str(tmp_path)).unlisted(["0000:07:00.0"]) == {
         "0000:02:00.0": "vfio-pci",
         "0000:03:00.0": "nouveau",
         "0000:04:00.0": "",
     }
-    assert Files(str(tmp_path / "nowhere")).unlisted([]) == {}
+    assert KernelFiles(str(tmp_path / "nowhere")).unlisted([]) == {}

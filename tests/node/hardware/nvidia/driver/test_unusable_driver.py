@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpuplane.node.core.labels.featurelabels import feature_labels
-from gpuplane.node.hardware.nvidia.driver.callpage import Page
-from gpuplane.node.hardware.nvidia.driver.channel import Options
-from gpuplane.node.hardware.nvidia.driver.driverpaths import FOLDERS
-from gpuplane.node.hardware.nvidia.driver.driverroot import SONAME, describe_search, library
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
-from gpuplane.node.hardware.nvidia.driver.library import MACHINES, Unusable, start
+from gpuplane.node.hardware.nvidia.driver.callpage import CallPage
+from gpuplane.node.hardware.nvidia.driver.channel import DriverOptions
+from gpuplane.node.hardware.nvidia.driver.driverpaths import LIBRARY_FOLDERS
+from gpuplane.node.hardware.nvidia.driver.driverroot import NVML_SONAME, describe_search, find_library
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
+from gpuplane.node.hardware.nvidia.driver.library import ELF_MACHINES, DriverUnusable, load_library
 from gpuplane.node.hardware.nvidia.driver.nvml import Nvml
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.machine import Driver, InjectedFailure, MachineFile
@@ -143,7 +143,7 @@ async def test_a_library_of_another_version_than_the_kernel_driver_is_said(stand
     [
         (b"not a library", "shared library"),
         (b"", "shared library"),
-        (b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HH", 3, OTHER), MACHINES[OTHER]),
+        (b"\x7fELF\x02\x01\x01" + bytes(9) + struct.pack("<HH", 3, OTHER), ELF_MACHINES[OTHER]),
         (b"\x7fELF\x01\x01\x01" + bytes(9) + struct.pack("<HH", 3, 0x03), "x86 (32 bits)"),
         (None, "truncated"),
     ],
@@ -207,11 +207,11 @@ async def test_no_gpu_is_a_machine_too(standin: StandIn, rich: MachineFile) -> N
 
 def refused(driver_root: Path) -> str:
     """Why the library below a driver root cannot be used."""
-    options = Options(channel=-1, page=-1, driver_root=str(driver_root))
+    options = DriverOptions(channel=-1, page=-1, driver_root=str(driver_root))
     memory = os.memfd_create("page")
     os.ftruncate(memory, 4096)
-    with pytest.raises(Unusable) as unusable:
-        start(Nvml(Page(memory)), options, Files(str(driver_root)))
+    with pytest.raises(DriverUnusable) as unusable:
+        load_library(Nvml(CallPage(memory)), options, KernelFiles(str(driver_root)))
     os.close(memory)
     return as_shown(unusable.value.fault.message)
 
@@ -220,17 +220,17 @@ def test_a_library_that_somebody_else_could_change_is_not_loaded(standin: StandI
     """It would run in our process; the reason names what they could change."""
     folder = tmp_path / "driver-root/usr/lib64"
     folder.mkdir(parents=True)
-    shutil.copy2(standin.library, folder / SONAME)
+    shutil.copy2(standin.library, folder / NVML_SONAME)
     folder.parent.chmod(0o757)
 
     why = refused(tmp_path / "driver-root")
-    assert why.startswith(f"{folder / SONAME} ")
+    assert why.startswith(f"{folder / NVML_SONAME} ")
     assert f" {folder.parent} " in why
 
 
 def test_the_library_is_searched_for_under_the_driver_root(standin: StandIn, tmp_path: Path) -> None:
     """In the folders of NVIDIA's toolkit, in their order. A folder of its name is none, nor a link out of the root."""
-    first, second = (tmp_path / f"driver-root{folder}" / SONAME for folder in FOLDERS[1:3])
+    first, second = (tmp_path / f"driver-root{folder}" / NVML_SONAME for folder in LIBRARY_FOLDERS[1:3])
     for each in (first, second):
         each.parent.mkdir(parents=True)
     second.write_text("")
@@ -249,14 +249,16 @@ def test_the_library_is_searched_for_under_the_driver_root(standin: StandIn, tmp
 def test_where_no_usual_folder_has_it_the_roots_own_loader_knows(tmp_path: Path, folder: str) -> None:
     """As on Bottlerocket: its ldconfig has written down where, or somebody says it."""
     root = tmp_path / "driver-root"
-    file = root / folder.removeprefix("/") / SONAME
+    file = root / folder.removeprefix("/") / NVML_SONAME
     file.parent.mkdir(parents=True)
     file.write_text("")
-    assert library(str(root)) is None
-    assert library(str(root), (folder,)) == str(file)
+    assert find_library(str(root)) is None
+    assert find_library(str(root), (folder,)) == str(file)
     (root / "etc").mkdir()
-    (root / "etc/ld.so.cache").write_bytes(b"glibc-ld.so.cache1.1" + f"\0{SONAME}\0{folder}/{SONAME}\0".encode())
-    assert library(str(root)) == str(file)
+    (root / "etc/ld.so.cache").write_bytes(
+        b"glibc-ld.so.cache1.1" + f"\0{NVML_SONAME}\0{folder}/{NVML_SONAME}\0".encode()
+    )
+    assert find_library(str(root)) == str(file)
     assert refused(root).startswith(f"{file} ")
 
 
@@ -264,12 +266,12 @@ def test_where_it_was_looked_for_is_said(tmp_path: Path) -> None:
     """All folders, for whoever has it in another one."""
     searched = describe_search(str(tmp_path), ("/given",))
 
-    assert all(folder in searched for folder in ("/given", *FOLDERS, "/etc/ld.so.cache", str(tmp_path)))
+    assert all(folder in searched for folder in ("/given", *LIBRARY_FOLDERS, "/etc/ld.so.cache", str(tmp_path)))
 
 
 async def test_a_driver_root_is_used(standin: StandIn, tmp_path: Path, rich: MachineFile) -> None:
     """As where the agent's container has no NVIDIA runtime."""
-    folder = tmp_path / f"driver-root{FOLDERS[2]}"
+    folder = tmp_path / f"driver-root{LIBRARY_FOLDERS[2]}"
     folder.parent.mkdir(parents=True)
     shutil.move(standin.folder, folder)
     async with watched(standin, library=None, driver_root=tmp_path / "driver-root") as watch:

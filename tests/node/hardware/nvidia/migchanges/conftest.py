@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.described.machinefile import read
+from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.model.machine import MachineFile
 from tests.node.hardware.nvidia.driver.standin import StandIn
 from tests.node.hardware.nvidia.driver.watched import Watched, watched
@@ -15,7 +15,7 @@ from tests.node.hardware.nvidia.nvidiasmi.standin import SmiStandIn
 
 @pytest.fixture
 def machine() -> MachineFile:
-    return read(MACHINE.encode(), "machine.yaml")
+    return read_machine(MACHINE.encode(), "machine.yaml")
 
 
 @pytest.fixture

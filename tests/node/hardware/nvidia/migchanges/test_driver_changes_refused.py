@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.nvidia.driver.openers import MOST, openers
+from gpuplane.node.hardware.nvidia.driver.openers import MAX_LISTED_USERS, find_openers
 from gpuplane.node.model.facts import (
     ChangePartition,
     Fact,
@@ -258,15 +258,15 @@ async def test_a_driver_that_cannot_be_used_answers(standin: StandIn) -> None:
 
 def test_a_search_names_no_more_than_it_knows(tmp_path: Path) -> None:
     """Numbers of another namespace are nobody's here; there is an end of names; what cannot be read is left out."""
-    for pid in range(100, 100 + 2 * MOST):
+    for pid in range(100, 100 + 2 * MAX_LISTED_USERS):
         (tmp_path / f"proc/{pid}/fd").mkdir(parents=True)
         (tmp_path / f"proc/{pid}/comm").write_text("python3\n")
         (tmp_path / f"proc/{pid}/fd/7").symlink_to("/dev/nvidia1 (deleted)")
         (tmp_path / f"proc/{pid}/fd/8").symlink_to("/dev/nvidia10")
     (tmp_path / "proc/99").write_text("no folder")
 
-    assert len(openers(str(tmp_path), 1)) == MOST
-    assert openers(str(tmp_path), 0) == ()
-    assert openers(str(tmp_path), None) == ()
-    assert openers(str(tmp_path), 1, (100,), host_pids=False) == (GpuUser(name="process 100", pid=100),)
-    assert openers(str(tmp_path / "nowhere"), 1, (5,)) == (GpuUser(name="process 5", pid=5),)
+    assert len(find_openers(str(tmp_path), 1)) == MAX_LISTED_USERS
+    assert find_openers(str(tmp_path), 0) == ()
+    assert find_openers(str(tmp_path), None) == ()
+    assert find_openers(str(tmp_path), 1, (100,), host_pids=False) == (GpuUser(name="process 100", pid=100),)
+    assert find_openers(str(tmp_path / "nowhere"), 1, (5,)) == (GpuUser(name="process 5", pid=5),)

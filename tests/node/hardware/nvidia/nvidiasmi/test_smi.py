@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.hardware.nvidia.driver.driverpaths import FOLDERS
-from gpuplane.node.hardware.nvidia.driver.driverroot import PROGRAMS, SONAME, program
+from gpuplane.node.hardware.nvidia.driver.driverpaths import LIBRARY_FOLDERS
+from gpuplane.node.hardware.nvidia.driver.driverroot import NVML_SONAME, PROGRAM_FOLDERS, find_program
 from gpuplane.node.model.config import TimeSlice
 from gpuplane.node.model.facts import ObserveMachine, SetTimeSlice, TimeSliceFinished
 from gpuplane.node.model.machine import Driver, Gpu, Machine
@@ -179,19 +179,19 @@ async def test_where_there_is_none_the_place_is_told(
 
 def test_programs_are_found_as_nvidia_finds_them(tmp_path: Path) -> None:
     """The first folder that has it, and no folder of that name."""
-    (tmp_path / PROGRAMS[0] / "nvidia-smi").mkdir(parents=True)
-    assert program(str(tmp_path), "nvidia-smi") is None
-    for folder in reversed(PROGRAMS[1:]):
+    (tmp_path / PROGRAM_FOLDERS[0] / "nvidia-smi").mkdir(parents=True)
+    assert find_program(str(tmp_path), "nvidia-smi") is None
+    for folder in reversed(PROGRAM_FOLDERS[1:]):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "nvidia-smi").touch()
-        assert program(str(tmp_path), "nvidia-smi") == str(tmp_path / folder / "nvidia-smi")
+        assert find_program(str(tmp_path), "nvidia-smi") == str(tmp_path / folder / "nvidia-smi")
 
 
 async def test_it_has_the_library_of_its_driver_root(tmp_path: Path, watch: Watched, smi: SmiStandIn) -> None:
     """Which is not where the dynamic linker would look."""
-    library = smi.root / FOLDERS[1].removeprefix("/") / SONAME
+    library = smi.root / LIBRARY_FOLDERS[1].removeprefix("/") / NVML_SONAME
     library.parent.mkdir(parents=True)
-    library.symlink_to(tmp_path / "driver" / SONAME)
+    library.symlink_to(tmp_path / "driver" / NVML_SONAME)
     (smi.root / "usr/bin/nvidia-smi").write_text(f'#!/bin/sh\necho "$LD_PRELOAD" > {tmp_path}/preloaded\n')
 
     assert (await put(watch, "GPU-0", "long")).problem == ""
@@ -202,8 +202,8 @@ def test_it_ends_with_whoever_started_it(tmp_path: Path, smi: SmiStandIn) -> Non
     """Also by SIGKILL: what a dead agent began does not undo what the next one does."""
     smi.does("GPU-0", "hang")
     code = (
-        "import sys, time; from gpuplane.node.hardware.nvidia.nvidiasmi import Smi; "
-        "Smi(sys.argv[1], 0, ('compute-policy', '-i', 'GPU-0', '--set-timeslice', '3')); "
+        "import sys, time; from gpuplane.node.hardware.nvidia.nvidiasmi import NvidiaSmi; "
+        "NvidiaSmi(sys.argv[1], 0, ('compute-policy', '-i', 'GPU-0', '--set-timeslice', '3')); "
         "print(flush=True); time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", code, smi.root], stdout=subprocess.PIPE) as agent:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpuplane.node.model.machine import DeviceNodeStat, DriverFile, DriverFiles, DriverLibrary
 
-LIBRARIES = {  # name → its SONAME's version; "" where that is the driver's
+LIBRARY_SONAMES = {  # name → its SONAME's version; "" where that is the driver's
     "libEGL_nvidia": "0",
     "libGLESv1_CM_nvidia": "1",
     "libGLESv2_nvidia": "2",
@@ -37,19 +37,26 @@ LIBRARIES = {  # name → its SONAME's version; "" where that is the driver's
     "libnvidia-tls": "",
     "libnvoptix": "1",
 }
-PLAIN = ("libcuda", "libnvcuvid", "libnvidia-encode", "libnvidia-ml", "libnvidia-nvvm", "libnvidia-opticalflow")
+LIBRARIES_WITH_PLAIN_LINK = (
+    "libcuda",
+    "libnvcuvid",
+    "libnvidia-encode",
+    "libnvidia-ml",
+    "libnvidia-nvvm",
+    "libnvidia-opticalflow",
+)
 """Of these there is a link without any version too."""
-OWN = {"libnvidia-egl-gbm": "1.1.2", "libnvidia-egl-wayland": "1.1.18"}
+LIBRARIES_WITH_OWN_VERSION = {"libnvidia-egl-gbm": "1.1.2", "libnvidia-egl-wayland": "1.1.18"}
 """Libraries with versions of their own; their SONAMEs are 1."""
-PROGRAMS = (
+PROGRAM_NAMES = (
     "nvidia-cuda-mps-control",
     "nvidia-cuda-mps-server",
     "nvidia-debugdump",
     "nvidia-persistenced",
     "nvidia-smi",
 )
-FIRMWARE = ("gsp_ga10x.bin", "gsp_tu10x.bin")
-SHARED = (
+FIRMWARE_NAMES = ("gsp_ga10x.bin", "gsp_tu10x.bin")
+SHARED_FILES = (
     "/etc/OpenCL/vendors/nvidia.icd",
     "/usr/share/egl/egl_external_platform.d/10_nvidia_wayland.json",
     "/usr/share/egl/egl_external_platform.d/15_nvidia_gbm.json",
@@ -97,17 +104,17 @@ LAYOUTS = {
 }
 
 
-def files(name: str, version: str) -> DriverFiles:
+def layout_files(name: str, version: str) -> DriverFiles:
     """A driver's files as the distribution's packages install them."""
     layout = LAYOUTS[name]
     modules = (f"{layout.drivers}/nvidia_drv.so", f"{layout.extensions}/libglxserver_nvidia.so.{version}")
-    firmware = (f"/lib/firmware/nvidia/{version}/{each}" for each in FIRMWARE)
-    programs = (f"/usr/bin/{each}" for each in PROGRAMS)
+    firmware = (f"/lib/firmware/nvidia/{version}/{each}" for each in FIRMWARE_NAMES)
+    programs = (f"/usr/bin/{each}" for each in PROGRAM_NAMES)
     vulkan = (f"vulkan/icd.d/{layout.vulkan}", "vulkan/implicit_layer.d/nvidia_layers.json")
     return DriverFiles(
         libraries=tuple(_libraries(layout, version)),
         files=(
-            *(DriverFile(path=each) for each in (*firmware, *modules, *SHARED, *programs)),
+            *(DriverFile(path=each) for each in (*firmware, *modules, *SHARED_FILES, *programs)),
             *(DriverFile(path=f"/usr/share/{each}", container_path=f"/etc/{each}") for each in vulkan),
         ),
         sockets=(DriverFile(path="/run/nvidia-persistenced/socket"),),
@@ -115,8 +122,11 @@ def files(name: str, version: str) -> DriverFiles:
 
 
 def _libraries(layout: Layout, version: str) -> list[DriverLibrary]:
-    found = [_library(layout.home, name, version, soname, name in PLAIN) for name, soname in LIBRARIES.items()]
-    found += (_library(layout.home, name, own, "1") for name, own in OWN.items())
+    found = [
+        _library(layout.home, name, version, soname, name in LIBRARIES_WITH_PLAIN_LINK)
+        for name, soname in LIBRARY_SONAMES.items()
+    ]
+    found += (_library(layout.home, name, own, "1") for name, own in LIBRARIES_WITH_OWN_VERSION.items())
     nvvm = f"{layout.home}/libnvidia-nvvm70.so.4"
     return [
         *found,
@@ -133,7 +143,7 @@ def _library(folder: str, name: str, version: str, soname: str, plain: bool = Fa
     )
 
 
-def allowed(name: str, node: str, numbers: DeviceNodeStat) -> DeviceNodeStat:
+def with_drm_permissions(name: str, node: str, numbers: DeviceNodeStat) -> DeviceNodeStat:
     """A node's numbers with who may use it there, where that is a DRM node."""
     if not node.startswith("/dev/dri/"):
         return numbers

@@ -14,28 +14,28 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from gpuplane.node.hardware.nvidia.driver import library
-from gpuplane.node.hardware.nvidia.driver.callpage import Page
+from gpuplane.node.hardware.nvidia.driver.callpage import CallPage
 from gpuplane.node.hardware.nvidia.driver.channel import (
-    LARGEST,
+    MAX_MESSAGE_SIZE,
+    DriverMessage,
+    DriverOptions,
     DriverStatusChanged,
-    Frames,
-    Options,
+    FrameDecoder,
     Order,
-    Skip,
-    Skipped,
-    Told,
-    frame,
+    SkipGpus,
+    SkippedGpu,
+    encode_frame,
 )
-from gpuplane.node.hardware.nvidia.driver.driverfiles import Installed
-from gpuplane.node.hardware.nvidia.driver.errors import Failed, driver_fault
-from gpuplane.node.hardware.nvidia.driver.events import AT_ONCE, Bindings
-from gpuplane.node.hardware.nvidia.driver.gpuprocesses import Processes
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
-from gpuplane.node.hardware.nvidia.driver.migchanges import Changer
+from gpuplane.node.hardware.nvidia.driver.driverfiles import DriverFilesSearch
+from gpuplane.node.hardware.nvidia.driver.errors import CallFailed, driver_fault
+from gpuplane.node.hardware.nvidia.driver.events import MAX_EVENTS_AT_ONCE, DriverBindings
+from gpuplane.node.hardware.nvidia.driver.gpuprocesses import ProcessIdentities
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
+from gpuplane.node.hardware.nvidia.driver.migchanges import MigChanger
 from gpuplane.node.hardware.nvidia.driver.nvml import Nvml
-from gpuplane.node.hardware.nvidia.driver.observation import Looker
-from gpuplane.node.hardware.nvidia.driver.openers import openers
-from gpuplane.node.hardware.nvidia.driver.sampler import EARLY, Sampler
+from gpuplane.node.hardware.nvidia.driver.observation import Observer
+from gpuplane.node.hardware.nvidia.driver.openers import find_openers
+from gpuplane.node.hardware.nvidia.driver.sampler import EARLY_SAMPLE_TOLERANCE, Sampler
 from gpuplane.node.model.facts import (
     ChangePartition,
     FaultOccurred,
@@ -49,33 +49,33 @@ from gpuplane.node.model.machine import Driver, Gpu, Machine
 from gpuplane.node.model.status import DriverStatus
 from gpuplane.node.model.telemetry import Sample
 
-BREATH = 0.05
+MIN_OBSERVATION_INTERVAL = 0.05
 """Seconds between looks, at the least: events may come in storms."""
-ATTENTION = 5.0
+CHANGE_FOLLOW_UP_PERIOD = 5.0
 """Seconds after a change of partitions in which orders are looked for often: changes come one after another."""
 PR_SET_PDEATHSIG = 1
 
 
-class Agent:
+class AgentConnection:
     """The agent's end: what it is told, and what it orders. What stands is told once, what happens each time."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: DriverOptions) -> None:
         self._socket = socket.socket(fileno=options.channel)
-        self._orders: Frames[Order] = Frames(Order)
-        self._told: dict[str, Told] = {}
+        self._orders: FrameDecoder[Order] = FrameDecoder(Order)
+        self._told: dict[str, DriverMessage] = {}
         self._unsent = b""  # the rest of a sample
-        self.skipped: tuple[Skipped, ...] = options.skip
+        self.skipped: tuple[SkippedGpu, ...] = options.skip
         self.sampling = options.sampling
         self.changes: list[ChangePartition] = []
         """Of partitions, that are still to be made."""
 
-    def tell(self, fact: Told) -> None:
+    def tell(self, fact: DriverMessage) -> None:
         """Say what happened, or how something is now, if that is new."""
         kind = type(fact).__name__
         if isinstance(fact, FaultOccurred | PartitionChangeFinished) or self._told.get(kind) != fact:
             self._told[kind] = fact
             try:
-                self._socket.sendall(self._unsent + frame(fact))
+                self._socket.sendall(self._unsent + encode_frame(fact))
             except OSError:
                 sys.exit()
             self._unsent = b""
@@ -89,7 +89,7 @@ class Agent:
         """Send what is left of a sample; without that, take one and send it. It never waits. While the agent has not
         read what was sent before, none is taken: it wants the newest, and there has to be room for facts."""
         if not self._unsent and take is not None and not self._unread():
-            self._unsent = frame(take())
+            self._unsent = encode_frame(take())
         if self._unsent:
             try:
                 self._unsent = self._unsent[self._socket.send(self._unsent, socket.MSG_DONTWAIT) :]
@@ -110,7 +110,7 @@ class Agent:
         if not data:
             sys.exit()
         for order in self._orders.feed(data):
-            if isinstance(order, Skip):
+            if isinstance(order, SkipGpus):
                 self.skipped = order.gpus
             elif isinstance(order, SetSampling):
                 self.sampling = order.request
@@ -124,23 +124,23 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is the agent's
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # an agent that dies cannot kill us
     options = _options()
-    agent, page, files = Agent(options), Page(options.page), Files(options.root, options.dev_root)
-    before, kernel = library.state(options, files), library.kernel_state(files)
+    agent, page, files = AgentConnection(options), CallPage(options.page), KernelFiles(options.root, options.dev_root)
+    before, kernel = library.library_state(options, files), library.kernel_driver_state(files)
     try:
         nvml = Nvml(page)
-        driver = library.start(nvml, options, files)
-        installed = Installed(options.driver_root, files, options.root_chosen, options.library_folders)
-        looker = Looker(nvml, files, driver, installed)
+        driver = library.load_library(nvml, options, files)
+        installed = DriverFilesSearch(options.driver_root, files, options.root_chosen, options.library_folders)
+        looker = Observer(nvml, files, driver, installed)
         if options.probe is not None:
             agent.tell(_probe(options.probe, looker, agent.skipped))
         else:
-            sampler = Sampler(nvml, looker, Processes(options.root, options.host_pids), driver.version)
-            changer = Changer(nvml, functools.partial(openers, options.root, host_pids=options.host_pids))
-            watch = Watch(agent, looker, Bindings(nvml), sampler, changer, options.event_wait)
-            watch.follow(driver, options.poll, lambda: library.kernel_state(files) != kernel)
-    except library.Unusable as unusable:
+            sampler = Sampler(nvml, looker, ProcessIdentities(options.root, options.host_pids), driver.version)
+            changer = MigChanger(nvml, functools.partial(find_openers, options.root, host_pids=options.host_pids))
+            watch = ObservationLoop(agent, looker, DriverBindings(nvml), sampler, changer, options.event_wait)
+            watch.follow(driver, options.poll, lambda: library.kernel_driver_state(files) != kernel)
+    except library.DriverUnusable as unusable:
         fault = unusable.fault
-    except Failed as failed:
+    except CallFailed as failed:
         fault = driver_fault(failed.function, failed.error)
     else:
         return None
@@ -162,36 +162,36 @@ def main() -> None:
         )
     )
     agent.tell(DriverStatusChanged(DriverStatus("failing", fault.message, fault.code)))
-    _rest(agent, page, lambda: library.state(options, files) != before, options)
+    _rest(agent, page, lambda: library.library_state(options, files) != before, options)
 
 
-def _options() -> Options:
+def _options() -> DriverOptions:
     """From the argument; without one, from whoever started us, at the socket that is our standard input."""
     if len(sys.argv) > 1:
-        return msgspec.json.decode(sys.argv[1], type=Options)
+        return msgspec.json.decode(sys.argv[1], type=DriverOptions)
     line = socket.socket(fileno=0)
-    written, descriptors, _, _ = socket.recv_fds(line, LARGEST, 2)
+    written, descriptors, _, _ = socket.recv_fds(line, MAX_MESSAGE_SIZE, 2)
     line.detach()  # it stays the standard input: no file shall get its number
     if len(descriptors) != 2:  # nobody wants us
         sys.exit()
-    return msgspec.json.decode(written, type=Options).but(channel=descriptors[0], page=descriptors[1])
+    return msgspec.json.decode(written, type=DriverOptions).but(channel=descriptors[0], page=descriptors[1])
 
 
-def _probe(probe: ProbeGpu, looker: Looker, skipped: Sequence[Skipped]) -> ProbeFinished:
+def _probe(probe: ProbeGpu, looker: Observer, skipped: Sequence[SkippedGpu]) -> ProbeFinished:
     gpu, pids = looker.probe(probe.gpu, skipped)
     return ProbeFinished(requested_at=probe.requested_at, gpu=gpu, pids=pids)
 
 
-class Watch:
+class ObservationLoop:
     """Looks at the machine, one after another. In between it takes samples, and tells what happens."""
 
     def __init__(
         self,
-        agent: Agent,
-        looker: Looker,
-        bindings: Bindings,
+        agent: AgentConnection,
+        looker: Observer,
+        bindings: DriverBindings,
         sampler: Sampler,
-        changer: Changer,
+        changer: MigChanger,
         event_wait: float,
     ) -> None:
         self._agent, self._looker, self._bindings, self._event_wait = agent, looker, bindings, event_wait
@@ -199,7 +199,7 @@ class Watch:
         self._attentive_until = 0.0
 
     def follow(self, driver: Driver, poll: float, changed: Callable[[], bool]) -> None:
-        """Look until the kernel's driver is another one. Raises Failed where a look is not possible."""
+        """Look until the kernel's driver is another one. Raises CallFailed where a look is not possible."""
         reason = f"driver {driver.version}, CUDA {driver.cuda}"
         made: PartitionChangeFinished | None = None
         while True:
@@ -223,7 +223,7 @@ class Watch:
         subject = next((each for each in self._looker.subjects if each.gpu.uuid == action.gpu), None)
         told = self._changer.make(action, subject)
         self._looker.forget_instances(action.gpu)
-        self._attentive_until = time.monotonic() + ATTENTION
+        self._attentive_until = time.monotonic() + CHANGE_FOLLOW_UP_PERIOD
         return told
 
     def _wait(self, poll: float) -> None:
@@ -235,27 +235,27 @@ class Watch:
         until = began + poll
         while (left := until - time.monotonic()) > 0 and not self._agent.ordered(0):
             happened = 0
-            at_most = BREATH if time.monotonic() < self._attentive_until else self._event_wait
+            at_most = MIN_OBSERVATION_INTERVAL if time.monotonic() < self._attentive_until else self._event_wait
             for event in self._looker.events.wait(max(0.0, min(left, at_most, self._sample()))):
                 self._agent.tell(event)
                 happened += 1
             if happened:
-                until = min(until, began + BREATH)
-            if happened >= AT_ONCE:
+                until = min(until, began + MIN_OBSERVATION_INTERVAL)
+            if happened >= MAX_EVENTS_AT_ONCE:
                 time.sleep(max(0.0, until - time.monotonic()))
 
     def _sample(self) -> float:
         """Take the sample that is due; seconds until the next one is."""
         self._sampler.request(self._agent.sampling)
-        if time.monotonic() >= self._sampler.due - EARLY:
+        if time.monotonic() >= self._sampler.due - EARLY_SAMPLE_TOLERANCE:
             self._sampler.put_off()
             self._agent.offer(self._sampler.take)
         elif self._agent.owes:
             self._agent.offer(None)
-        return BREATH if self._agent.owes else self._sampler.due - time.monotonic()
+        return MIN_OBSERVATION_INTERVAL if self._agent.owes else self._sampler.due - time.monotonic()
 
 
-def _rest(agent: Agent, page: Page, changed: Callable[[], bool], options: Options) -> None:
+def _rest(agent: AgentConnection, page: CallPage, changed: Callable[[], bool], options: DriverOptions) -> None:
     """Until it may be worth while to try again, in a new process."""
     until = time.monotonic() + options.rest
     while time.monotonic() < until and not changed():

@@ -13,7 +13,7 @@ from gpuplane.base.value import Value
 _LINE = struct.Struct("<?dq64s")  # within a call, since when, the GPU's index or -1, the function
 
 
-class Announced(Value):
+class AnnouncedCall(Value):
     """What the driver's process does since a time of CLOCK_MONOTONIC. `function` is "" outside of NVML."""
 
     since: float
@@ -21,7 +21,7 @@ class Announced(Value):
     gpu: int | None = None  # the index; None for a call about no GPU
 
 
-class Page:
+class CallPage:
     """One process writes, another reads, through the same memory file."""
 
     def __init__(self, fd: int) -> None:
@@ -35,12 +35,12 @@ class Page:
         """No call is under way, and the process is alive."""
         _LINE.pack_into(self._memory, 0, False, time.monotonic(), -1, b"")
 
-    def read(self) -> Announced:
+    def read(self) -> AnnouncedCall:
         """What was announced last."""
         within, since, gpu, function = _LINE.unpack_from(self._memory)
         if not within:
-            return Announced(since=since)
-        return Announced(since=since, function=function.rstrip(b"\0").decode(), gpu=None if gpu < 0 else gpu)
+            return AnnouncedCall(since=since)
+        return AnnouncedCall(since=since, function=function.rstrip(b"\0").decode(), gpu=None if gpu < 0 else gpu)
 
     def close(self) -> None:
         """Give the memory back."""

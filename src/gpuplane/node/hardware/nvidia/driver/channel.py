@@ -26,7 +26,7 @@ from gpuplane.node.model.telemetry import Sample, SamplingRequest
 T = TypeVar("T")
 
 
-class Skipped(Value):
+class SkippedGpu(Value):
     """A GPU that the driver must not be asked about, and the fault that it carries meanwhile."""
 
     index: int
@@ -38,13 +38,13 @@ class Skipped(Value):
         return self.pci == pci if self.pci and pci else self.index == index
 
 
-class Skip(Value, tag=True):
+class SkipGpus(Value, tag=True):
     """Order: ask about every GPU but these from now on."""
 
-    gpus: tuple[Skipped, ...]
+    gpus: tuple[SkippedGpu, ...]
 
 
-Order = ObserveMachine | Skip | SetSampling | ChangePartition
+Order = ObserveMachine | SkipGpus | SetSampling | ChangePartition
 
 
 class DriverStatusChanged(Value, tag=True):
@@ -53,10 +53,10 @@ class DriverStatusChanged(Value, tag=True):
     status: DriverStatus
 
 
-Told = MachineObserved | DriverStatusChanged | FaultOccurred | ProbeFinished | PartitionChangeFinished | Sample
+DriverMessage = MachineObserved | DriverStatusChanged | FaultOccurred | ProbeFinished | PartitionChangeFinished | Sample
 
 
-class Options(Value):
+class DriverOptions(Value):
     """How one driver's process is set up; its only argument, as JSON."""
 
     channel: int  # an inherited descriptor, as the next
@@ -70,23 +70,23 @@ class Options(Value):
     poll: float = 1.0  # seconds between looks
     event_wait: float = 1.0  # the most seconds that one wait for events lasts; then orders are read
     rest: float = 1.0  # seconds after which a driver that cannot be used is tried again
-    skip: tuple[Skipped, ...] = ()
+    skip: tuple[SkippedGpu, ...] = ()
     sampling: SamplingRequest = SamplingRequest(processes=False)  # until an order says otherwise
     host_pids: bool = True  # numbers of processes mean here what they mean on the host
     probe: ProbeGpu | None = None  # look at this one GPU, once, and end
 
 
-LARGEST = 16 << 20
+MAX_MESSAGE_SIZE = 16 << 20
 """Bytes of a message; a look at 16 GPUs has some 100 KB. What the library has spoilt may say any number."""
 
 
-def frame(message: Value) -> bytes:
+def encode_frame(message: Value) -> bytes:
     """A message as it crosses the channel."""
     data = msgspec.msgpack.encode(message)
     return len(data).to_bytes(4, "little") + data
 
 
-class Frames(Generic[T]):
+class FrameDecoder(Generic[T]):
     """Bytes as they arrive → messages. Raises msgspec.DecodeError for what is none of them."""
 
     def __init__(self, kind: Any) -> None:
@@ -98,8 +98,8 @@ class Frames(Generic[T]):
         self._data += data
         while len(self._data) >= 4:
             end = 4 + int.from_bytes(self._data[:4], "little")
-            if end > LARGEST:
-                raise msgspec.DecodeError(f"a message of {end} bytes; the limit is {LARGEST}")
+            if end > MAX_MESSAGE_SIZE:
+                raise msgspec.DecodeError(f"a message of {end} bytes; the limit is {MAX_MESSAGE_SIZE}")
             if len(self._data) < end:
                 return
             message = bytes(self._data[4:end])

@@ -16,27 +16,27 @@ from typing import NamedTuple
 from gpuplane.node.hardware.nvidia.driver.tree import Tree
 from gpuplane.node.model.machine import DeviceNodeStat, Gpu
 
-CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-CHANNELS = "/dev/nvidia-caps-imex-channels"
-CAPS = "/dev/nvidia-caps"
-LINKS = "/dev/char"
-OWN = (
+CONTROL_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
+IMEX_CHANNELS_FOLDER = "/dev/nvidia-caps-imex-channels"
+CAPS_FOLDER = "/dev/nvidia-caps"
+CHAR_LINKS_FOLDER = "/dev/char"
+GPU_NODE_PATTERNS = (
     ("/dev", re.compile(r"nvidia\d+")),
-    (CAPS, re.compile(r"nvidia-cap\d+")),
+    (CAPS_FOLDER, re.compile(r"nvidia-cap\d+")),
     ("/dev/dri", re.compile(r"(card|renderD)\d+")),
 )
-FEATURES = (  # folder, pattern of a name
+FEATURE_NODE_PATTERNS = (  # folder, pattern of a name
     ("/dev", re.compile(r"nvidia-nvswitch(ctl|\d+)")),
-    (CAPS, re.compile(r"nvidia-cap[12]")),  # `config` and `monitor` of MIG (/proc/driver/nvidia-caps/mig-minors)
+    (CAPS_FOLDER, re.compile(r"nvidia-cap[12]")),  # `config` and `monitor` of MIG (/proc/driver/nvidia-caps/mig-minors)
     ("/dev", re.compile(r"nvidia-fs\d*")),
     ("/dev", re.compile(r"gdrdrv")),
     ("/dev/infiniband", re.compile(r"uverbs\d+")),
     ("/dev/infiniband", re.compile(r"rdma_cm")),
-    (CHANNELS, re.compile(r"channel\d+")),
+    (IMEX_CHANNELS_FOLDER, re.compile(r"channel\d+")),
 )
 
 
-class Rule(NamedTuple):
+class NumberRule(NamedTuple):
     """Whose nodes they are, by names of /proc/devices, the first that is there; and their minor number.
 
     That is `minor`, added to the number in the path if it has one. `mode`: who may use it, if nobody decides otherwise.
@@ -48,8 +48,8 @@ class Rule(NamedTuple):
     mode: int = 0o666
 
 
-RULES = tuple(
-    Rule(re.compile(path), tuple(drivers.split()), *numbers)
+NUMBER_RULES = tuple(
+    NumberRule(re.compile(path), tuple(drivers.split()), *numbers)
     for path, drivers, *numbers in (
         # drivers before 550 have one name for all three (NVIDIA/open-gpu-kernel-modules, kernel-open/common/inc)
         (r"/dev/nvidia(\d+)", "nvidia nvidia-frontend", 0),
@@ -58,9 +58,9 @@ RULES = tuple(
         (r"/dev/nvidia-uvm", "nvidia-uvm", 0),
         (r"/dev/nvidia-uvm-tools", "nvidia-uvm", 1),
         # nvidia-modprobe takes the modes from /proc/driver/nvidia/capabilities; 1 is MIG's `config`
-        (rf"{CAPS}/nvidia-cap(?=1$)(\d+)", "nvidia-caps", 0, 0o400),
-        (rf"{CAPS}/nvidia-cap(\d+)", "nvidia-caps", 0, 0o444),
-        (rf"{CHANNELS}/channel(\d+)", "nvidia-caps-imex-channels", 0),
+        (rf"{CAPS_FOLDER}/nvidia-cap(?=1$)(\d+)", "nvidia-caps", 0, 0o400),
+        (rf"{CAPS_FOLDER}/nvidia-cap(\d+)", "nvidia-caps", 0, 0o444),
+        (rf"{IMEX_CHANNELS_FOLDER}/channel(\d+)", "nvidia-caps-imex-channels", 0),
         (r"/dev/nvidia-nvswitch(\d+)", "nvidia-nvswitch", 0),
         (r"/dev/nvidia-nvswitchctl", "nvidia-nvswitch", 255),
         (r"/dev/nvidia-fs(\d*)", "nvidia-fs", 0),
@@ -69,15 +69,15 @@ RULES = tuple(
         (r"/dev/dri/(?:card|renderD)(\d+)", "drm", 0),
     )
 )
-DRIVERS = tuple(dict.fromkeys(name for rule in RULES for name in rule.drivers))
+DRIVER_NAMES = tuple(dict.fromkeys(name for rule in NUMBER_RULES for name in rule.drivers))
 
 
-def expected(node: str, majors: Mapping[str, int]) -> DeviceNodeStat | None:
+def expected_node_stat(node: str, majors: Mapping[str, int]) -> DeviceNodeStat | None:
     """The numbers that a node has by its driver's rule; None where there is no rule, or the driver is not loaded.
 
-    `majors`: of the names in /proc/devices.
+    `parse_major_numbers`: of the names in /proc/devices.
     """
-    for rule in RULES:
+    for rule in NUMBER_RULES:
         if match := rule.path.fullmatch(node):
             major = next((majors[name] for name in rule.drivers if name in majors), None)
             own = int((match.groups() or ("0",))[0] or 0)
@@ -85,13 +85,13 @@ def expected(node: str, majors: Mapping[str, int]) -> DeviceNodeStat | None:
     return None
 
 
-def majors(text: str) -> dict[str, int]:
+def parse_major_numbers(text: str) -> dict[str, int]:
     """Name → major number of the character devices in the text of /proc/devices."""
     character = text.partition("Block devices:")[0]
     return {name: int(number) for number, name in re.findall(r"^\s*(\d+)\s+(\S+)\s*$", character, re.M)}
 
 
-def own_nodes(gpus: Iterable[Gpu]) -> Iterator[str]:
+def nodes_of_gpus(gpus: Iterable[Gpu]) -> Iterator[str]:
     """The nodes of GPUs and of their MIG devices."""
     for gpu in gpus:
         yield from (*gpu.device_nodes, *gpu.dri)
@@ -99,7 +99,7 @@ def own_nodes(gpus: Iterable[Gpu]) -> Iterator[str]:
             yield from device.device_nodes
 
 
-class Nodes:
+class DeviceNodes:
     """The nodes under the first of some roots where the driver's are; where none has any, under the last."""
 
     def __init__(self, *roots: str) -> None:
@@ -117,12 +117,12 @@ class Nodes:
     def shared(self) -> tuple[str, ...]:
         """The nodes that are there and no one GPU's: control nodes, those of features, IMEX channels."""
         tree = self._tree()
-        return tuple(node for node in (*CONTROL, *_named(tree, FEATURES)) if _is_there(tree, node))
+        return tuple(node for node in (*CONTROL_NODES, *_named(tree, FEATURE_NODE_PATTERNS)) if _is_there(tree, node))
 
     def left(self) -> dict[str, str]:
         """The nodes that stand there and count as missing, for somebody else could have put them there: node → why."""
         tree = self._tree()
-        found = dict.fromkeys((*CONTROL, *_named(tree, (*FEATURES, *OWN))))
+        found = dict.fromkeys((*CONTROL_NODES, *_named(tree, (*FEATURE_NODE_PATTERNS, *GPU_NODE_PATTERNS))))
         return {node: why for node in found if tree.stat(node) is not None and (why := tree.weak(node))}
 
     def absence(self, node: str) -> str:
@@ -134,7 +134,10 @@ class Nodes:
     def numbers(self, nodes: Iterable[str], majors: Mapping[str, int]) -> dict[str, DeviceNodeStat]:
         """Of these nodes and the control nodes, the numbers of each that has some."""
         tree, links = self._tree(), self._links()
-        told = {node: self._stated(tree, node) or expected(node, majors) for node in dict.fromkeys((*CONTROL, *nodes))}
+        told = {
+            node: self._stated(tree, node) or expected_node_stat(node, majors)
+            for node in dict.fromkeys((*CONTROL_NODES, *nodes))
+        }
         return {
             node: each.but(has_char_link=f"{each.major}:{each.minor}" in links)
             for node, each in told.items()
@@ -152,11 +155,11 @@ class Nodes:
     def _tree(self) -> Tree:
         """A driver's container may have the nodes in a /dev of its own."""
         trees = [Tree(root) for root in self._roots]
-        return next((tree for tree in trees if _is_there(tree, CONTROL[0])), trees[-1])
+        return next((tree for tree in trees if _is_there(tree, CONTROL_NODES[0])), trees[-1])
 
     def _links(self) -> set[str]:
         """systemd looks for them in the host's /dev, wherever the nodes are."""
-        return {name for root in self._roots for name in Tree(root).names(LINKS)}
+        return {name for root in self._roots for name in Tree(root).names(CHAR_LINKS_FOLDER)}
 
 
 def _is_there(tree: Tree, node: str) -> bool:

@@ -17,44 +17,44 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from gpuplane.node.hardware.nvidia.driver.driverpaths import (
-    CACHE,
-    CONFIGURATION,
-    FIRMWARE,
-    FOLDERS,
-    MPS,
+    CONFIGURATION_FILES,
+    CONFIGURATION_FOLDERS,
+    FIRMWARE_FOLDERS,
+    GDS_PATHS,
+    LIBRARY_FOLDERS,
+    LOADER_CACHE,
+    MPS_FOLDER,
     PROGRAM_FOLDERS,
-    PROGRAMS,
-    SHARED,
-    SOCKETS,
-    STORAGE,
-    XORG,
+    PROGRAM_NAMES,
+    SOCKET_PATHS,
+    XORG_FILES,
 )
-from gpuplane.node.hardware.nvidia.driver.driverroot import cached_folders
-from gpuplane.node.hardware.nvidia.driver.elf import soname
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.nvidia.driver.driverroot import folders_in_loader_cache
+from gpuplane.node.hardware.nvidia.driver.elf import read_soname
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
 from gpuplane.node.hardware.nvidia.driver.tree import Tree
 from gpuplane.node.model.machine import DriverFile, DriverFiles, DriverLibrary
 
-NAME = r"[\w.+-]+"
-GRAPHICS = re.compile(r"libnvidia-egl-(gbm|wayland2?|xcb|xlib)\.so\.\d+\.[\d.]+")
-NVVM = re.compile(rf"libnvidia-nvvm70\.so\.{NAME}")
-CUDA = re.compile(r"libcuda\.so\.(\d+\.[\d.]+)")
+FILE_NAME_PATTERN = r"[\w.+-]+"
+EGL_LIBRARY = re.compile(r"libnvidia-egl-(gbm|wayland2?|xcb|xlib)\.so\.\d+\.[\d.]+")
+NVVM_LIBRARY = re.compile(rf"libnvidia-nvvm70\.so\.{FILE_NAME_PATTERN}")
+CUDA_LIBRARY = re.compile(r"libcuda\.so\.(\d+\.[\d.]+)")
 
-Found = tuple[DriverFiles | None, str]
+FilesOrReason = tuple[DriverFiles | None, str]
 
 
-class Installed:
+class DriverFilesSearch:
     """The files under one root. They are looked for again only when something has changed that the search came by."""
 
-    def __init__(self, root: str, files: Files, chosen: str = "", folders: tuple[str, ...] = ()) -> None:
+    def __init__(self, root: str, files: KernelFiles, chosen: str = "", folders: tuple[str, ...] = ()) -> None:
         """`folders`: where libraries are looked for first."""
         self._root, self._files, self._chosen, self._folders = root, files, chosen, folders
         self._version, self._tree = "", Tree(root)
-        self._found: Found | None = None
+        self._found: FilesOrReason | None = None
         self.left: Mapping[str, str] = {}
         """What is there and was left out at the last look: its path as this process sees it → why."""
 
-    def look(self, version: str) -> Found:
+    def look(self, version: str) -> FilesOrReason:
         """(the files of this version, "") or (None, why there are none). Nothing is raised."""
         if self._found is None or version != self._version or self._tree.changed():
             self._version, self._tree = version, Tree(self._root)
@@ -68,13 +68,13 @@ class Installed:
 class _Search:
     """One search in a tree."""
 
-    def __init__(self, tree: Tree, files: Files, version: str, given: tuple[str, ...]) -> None:
+    def __init__(self, tree: Tree, files: KernelFiles, version: str, given: tuple[str, ...]) -> None:
         self._tree, self._files, self._version, self._given = tree, files, version, given
-        self._of_version = re.compile(rf"{NAME}\.so\.{re.escape(version)}")
+        self._of_version = re.compile(rf"{FILE_NAME_PATTERN}\.so\.{re.escape(version)}")
         self.left: dict[str, tuple[str, str]] = {}
         """What was left out: where it really is → the first path to it, for people, and why."""
 
-    def found(self) -> Found:
+    def found(self) -> FilesOrReason:
         """The files, or why there are none."""
         folders = self._folders()
         if not folders:
@@ -83,18 +83,18 @@ class _Search:
         if not libraries:
             return None, self._refused() or f"{self._tree.outside(folders[0])} changed while it was read"
         files = (*self._firmware(), *self._xorg(folders), *self._configuration(), *self._programs())
-        there = (path for path in STORAGE if self._tree.stat(path) and self._tree.same_outside(path))
+        there = (path for path in GDS_PATHS if self._tree.stat(path) and self._tree.same_outside(path))
         storage = tuple(path for path in there if self._trusted(path))
-        sockets = ordered(self._sockets())
-        return DriverFiles(libraries=libraries, files=ordered(files), sockets=sockets, gds_paths=storage), ""
+        sockets = unique_by_path(self._sockets())
+        return DriverFiles(libraries=libraries, files=unique_by_path(files), sockets=sockets, gds_paths=storage), ""
 
     def _folders(self) -> tuple[str, ...]:
         """Where libcuda of this version is."""
-        usual, name = (*self._given, *FOLDERS), f"libcuda.so.{self._version}"
+        usual, name = (*self._given, *LIBRARY_FOLDERS), f"libcuda.so.{self._version}"
         found = tuple(dict.fromkeys(self._folders_with(name, usual)))
-        if found or not self._regular(CACHE):
+        if found or not self._regular(LOADER_CACHE):
             return found
-        return tuple(dict.fromkeys(self._folders_with(name, cached_folders(self._tree, "libcuda.so.1"))))
+        return tuple(dict.fromkeys(self._folders_with(name, folders_in_loader_cache(self._tree, "libcuda.so.1"))))
 
     def _folders_with(self, name: str, folders: Iterable[str]) -> Iterator[str]:
         return (_folder(path) for folder in folders if (path := self._regular(f"{folder}/{name}")))
@@ -103,13 +103,13 @@ class _Search:
         paths = set[str]()
         for folder in folders:
             for name in self._tree.names(folder):
-                if self._of_version.fullmatch(name) or NVVM.fullmatch(name):
+                if self._of_version.fullmatch(name) or NVVM_LIBRARY.fullmatch(name):
                     paths.add(f"{folder}/{name}")
             for name in self._tree.names(f"{folder}/vdpau"):
                 if self._of_version.fullmatch(name):
                     paths.add(f"{folder}/vdpau/{name}")
-        for folder in (*folders, *self._given, *FOLDERS):
-            paths |= {f"{folder}/{name}" for name in self._tree.names(folder) if GRAPHICS.fullmatch(name)}
+        for folder in (*folders, *self._given, *LIBRARY_FOLDERS):
+            paths |= {f"{folder}/{name}" for name in self._tree.names(folder) if EGL_LIBRARY.fullmatch(name)}
         real = sorted({path for each in paths if (path := self._regular(each))})
         links = self._links(real)
         return tuple(
@@ -118,8 +118,8 @@ class _Search:
 
     def _soname(self, path: str) -> str:
         with self._tree.open(path) as file:
-            name = "" if file is None else soname(file)
-        return name if re.fullmatch(NAME, name) else ""
+            name = "" if file is None else read_soname(file)
+        return name if re.fullmatch(FILE_NAME_PATTERN, name) else ""
 
     def _links(self, libraries: Iterable[str]) -> dict[str, list[str]]:
         """Library → names in its folder that lead to it."""
@@ -129,7 +129,7 @@ class _Search:
         links: dict[str, list[str]] = {}
         for folder, wanted in stems.items():
             for name, is_link in sorted(self._tree.names(folder).items()):
-                if is_link and _stem(name) in wanted and re.fullmatch(NAME, name):
+                if is_link and _stem(name) in wanted and re.fullmatch(FILE_NAME_PATTERN, name):
                     target = self._regular(f"{folder}/{name}")
                     if target is not None and _folder(target) == folder:
                         links.setdefault(target, []).append(name)
@@ -138,38 +138,42 @@ class _Search:
     def _firmware(self) -> Iterator[DriverFile]:
         """GSP firmware, where the kernel looks for it (Documentation/driver-api/firmware/fw_search_path)."""
         release = self._files.release()
-        usual = [f"{folder}{each}" for folder in FIRMWARE for each in ((f"/{release}", "") if release else ("",))]
+        usual = [
+            f"{folder}{each}" for folder in FIRMWARE_FOLDERS for each in ((f"/{release}", "") if release else ("",))
+        ]
         for folder in dict.fromkeys(filter(None, (self._files.firmware(), *usual))):
             inside = f"{folder}/nvidia/{self._version}"
-            names = (name for name in sorted(self._tree.names(inside)) if re.fullmatch(rf"gsp{NAME}\.bin", name))
+            names = (
+                name for name in sorted(self._tree.names(inside)) if re.fullmatch(rf"gsp{FILE_NAME_PATTERN}\.bin", name)
+            )
             yield from filter(None, (self._file(f"{inside}/{name}") for name in names))
 
     def _xorg(self, folders: Iterable[str]) -> Iterator[DriverFile]:
         own = [f"{folder}/xorg/modules" for folder in folders]
-        bases = [f"{base}{kind}" for base in (*own, *XORG) for kind in ("", "/updates")]
+        bases = [f"{base}{kind}" for base in (*own, *XORG_FILES) for kind in ("", "/updates")]
         places = [f"{base}/{each}" for base in bases for each in ("drivers", "extensions")]
         places = [*(f"{folder}/nvidia/xorg" for folder in folders), *places]
         for name in ("nvidia_drv.so", f"libglxserver_nvidia.so.{self._version}"):
             yield from self._first(f"{place}/{name}" for place in places)
 
     def _configuration(self) -> Iterator[DriverFile]:
-        for name, inside in CONFIGURATION.items():
-            yield from self._first((f"{folder}/{name}" for folder in (*SHARED, "")), f"{inside}/{name}")
+        for name, inside in CONFIGURATION_FILES.items():
+            yield from self._first((f"{folder}/{name}" for folder in (*CONFIGURATION_FOLDERS, "")), f"{inside}/{name}")
 
     def _programs(self) -> Iterator[DriverFile]:
-        for name in PROGRAMS:
+        for name in PROGRAM_NAMES:
             there = (f"{folder}/{name}" for folder in PROGRAM_FOLDERS)
             yield from self._first(path for path in there if (found := self._tree.stat(path)) and found.st_mode & 0o111)
 
     def _sockets(self) -> Iterator[DriverFile]:
         """A folder where a socket should be is none: container runtimes make one of a source that is missing."""
-        for name in SOCKETS:
+        for name in SOCKET_PATHS:
             there = (f"{folder}/{name}" for folder in ("/run", "/var/run"))
             path = next((path for path in there if self._writable(path, stat.S_ISSOCK)), None)
             if path is not None:
                 yield self._told(path)
-        if self._writable(MPS, stat.S_ISDIR):
-            yield self._told(MPS)
+        if self._writable(MPS_FOLDER, stat.S_ISDIR):
+            yield self._told(MPS_FOLDER)
 
     def _writable(self, path: str, kind: Callable[[int], bool]) -> bool:
         """Whether that is there and containers may have it writable: no link is on the way to it."""
@@ -217,8 +221,12 @@ class _Search:
 
     def _nowhere(self, wanted: str) -> str:
         root = self._tree.root
-        there = {folder: names for folder in (*self._given, *FOLDERS[1:]) if (names := self._tree.names(folder))}
-        others = [f"{folder}/{name}" for folder, names in there.items() for name in names if CUDA.fullmatch(name)]
+        there = {
+            folder: names for folder in (*self._given, *LIBRARY_FOLDERS[1:]) if (names := self._tree.names(folder))
+        }
+        others = [
+            f"{folder}/{name}" for folder, names in there.items() for name in names if CUDA_LIBRARY.fullmatch(name)
+        ]
         broken = [path for path in others if path.endswith(f"/{wanted}")]
         if broken:
             return f"{self._tree.outside(broken[0])} is neither a file nor a link to a file within {root}"
@@ -232,7 +240,7 @@ class _Search:
         return "; ".join(f"{path}: {why}" for path, why in sorted(self._tree.refused.items()))
 
 
-def ordered(files: Iterable[DriverFile]) -> tuple[DriverFile, ...]:
+def unique_by_path(files: Iterable[DriverFile]) -> tuple[DriverFile, ...]:
     """Each once, in the order of paths."""
     return tuple(sorted(set(files), key=lambda file: (file.path, file.container_path)))
 

@@ -4,7 +4,7 @@ Sources: NVIDIA/nvidia-container-toolkit, pkg/lookup/library.go, pkg/nvcdi/drive
 internal/discover/{graphics,ipc,gds}.go.
 """
 
-FOLDERS = (
+LIBRARY_FOLDERS = (
     "/",
     "/usr/lib64",
     "/usr/lib/x86_64-linux-gnu",
@@ -17,14 +17,14 @@ FOLDERS = (
     "/lib/x86_64-linux-gnu/nvidia/current",
     "/lib/aarch64-linux-gnu/nvidia/current",
 )
-CACHE = "/etc/ld.so.cache"
+LOADER_CACHE = "/etc/ld.so.cache"
 """Where libcuda is in none of the folders, the loader's cache knows, as on Bottlerocket."""
 
-XORG = tuple(
+XORG_FILES = tuple(
     f"{folder}/modules" for folder in ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
 )
-FIRMWARE = ("/lib/firmware/updates", "/lib/firmware")
-PROGRAMS = (
+FIRMWARE_FOLDERS = ("/lib/firmware/updates", "/lib/firmware")
+PROGRAM_NAMES = (
     "nvidia-smi",
     "nvidia-debugdump",
     "nvidia-persistenced",
@@ -35,8 +35,8 @@ PROGRAMS = (
     "nvidia-xconfig",
 )
 PROGRAM_FOLDERS = ("/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin", "/bin", "/sbin")
-SHARED = ("/etc", "/usr/local/share", "/usr/share")
-CONFIGURATION = {
+CONFIGURATION_FOLDERS = ("/etc", "/usr/local/share", "/usr/share")
+CONFIGURATION_FILES = {
     "glvnd/egl_vendor.d/10_nvidia.json": "/usr/share",
     "egl/egl_external_platform.d/15_nvidia_gbm.json": "/usr/share",
     "egl/egl_external_platform.d/10_nvidia_wayland.json": "/usr/share",
@@ -57,6 +57,6 @@ CONFIGURATION = {
 
 The toolkit does so with all of them since its commits of August 2026, after 1.20.0; before, Vulkan's alone were moved.
 """
-SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
-MPS = "/tmp/nvidia-mps"  # noqa: S108 — the default of NVIDIA's programs
-STORAGE = ("/run/udev", "/etc/cufile.json")
+SOCKET_PATHS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
+MPS_FOLDER = "/tmp/nvidia-mps"  # noqa: S108 — the default of NVIDIA's programs
+GDS_PATHS = ("/run/udev", "/etc/cufile.json")

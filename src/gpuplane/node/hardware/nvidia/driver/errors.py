@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from gpuplane.node.model.machine import Fault
 
-ERRORS = {
+NVML_ERRORS = {
     "UNINITIALIZED": (1, "the library is not initialized"),
     "INVALID_ARGUMENT": (2, "invalid argument"),
     "NOT_SUPPORTED": (3, "not supported"),
@@ -37,12 +37,12 @@ ERRORS = {
     "RESET_TYPE_NOT_SUPPORTED": (30, "the kind of reset is not supported"),
     "UNKNOWN": (999, "the driver reports an unknown error"),
 }
-NAMES = {number: name for name, (number, _) in ERRORS.items()}
+ERROR_NAMES = {number: name for name, (number, _) in NVML_ERRORS.items()}
 
-UNSUPPORTED = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND"}
+UNSUPPORTED_ERRORS = {"NOT_SUPPORTED", "FUNCTION_NOT_FOUND"}
 """An answer, not a failure: this GPU, or this version of the library, has no such thing."""
 
-UNTOLD = UNSUPPORTED | {
+NO_ANSWER_ERRORS = UNSUPPORTED_ERRORS | {
     "INVALID_ARGUMENT",
     "NO_PERMISSION",
     "NO_DATA",
@@ -53,8 +53,8 @@ UNTOLD = UNSUPPORTED | {
 }
 """No failure either where it is asked how a GPU does: it need not tell, and not everybody."""
 
-OF_GPU = {"GPU_IS_LOST": "gpu-lost", "RESET_REQUIRED": "reset-required"}
-OF_DRIVER = {
+GPU_FAULT_CODES = {"GPU_IS_LOST": "gpu-lost", "RESET_REQUIRED": "reset-required"}
+DRIVER_FAULT_CODES = {
     "LIBRARY_NOT_FOUND": "driver-missing",
     "DRIVER_NOT_LOADED": "driver-not-loaded",
     "LIB_RM_VERSION_MISMATCH": "driver-mismatch",
@@ -62,7 +62,7 @@ OF_DRIVER = {
     "OPERATING_SYSTEM": "driver-denied",
 }
 
-UNASKED = {
+NOT_SAMPLED_REASONS = {
     "gpu-lost": "GPU_IS_LOST",
     "reset-required": "RESET_REQUIRED",
     "gpu-hang": "TIMEOUT",
@@ -71,61 +71,61 @@ UNASKED = {
 }
 """Faults because of which a GPU is not asked for its counters → the reason that stands there instead."""
 
-UNKNOWN_PROFILE = Fault(code="query-failed", message="the driver does not report the profile of this MIG device")
+UNKNOWN_PROFILE_FAULT = Fault(code="query-failed", message="the driver does not report the profile of this MIG device")
 
 
-class Failed(Exception):
+class CallFailed(Exception):
     """A call that NVML answered with an error, by its name."""
 
     def __init__(self, function: str, number: int) -> None:
-        self.function, self.error = function, NAMES.get(number, str(number))
-        super().__init__(explain(function, self.error))
+        self.function, self.error = function, ERROR_NAMES.get(number, str(number))
+        super().__init__(describe_error(function, self.error))
 
 
-def explain(function: str, error: str) -> str:
+def describe_error(function: str, error: str) -> str:
     """What went wrong, for an operator."""
-    return f"{function}: {ERRORS[error][1] if error in ERRORS else f'NVML error {error}'}"
+    return f"{function}: {NVML_ERRORS[error][1] if error in NVML_ERRORS else f'NVML error {error}'}"
 
 
 def gpu_fault(function: str, error: str) -> Fault:
     """What a failed call about a GPU says about it."""
-    return Fault(code=OF_GPU.get(error, "query-failed"), message=explain(function, error))
+    return Fault(code=GPU_FAULT_CODES.get(error, "query-failed"), message=describe_error(function, error))
 
 
 def driver_fault(function: str, error: str) -> Fault:
     """What a failed call without which there is no look says about the driver."""
-    return Fault(code=OF_DRIVER.get(error, "driver-failed"), message=explain(function, error))
+    return Fault(code=DRIVER_FAULT_CODES.get(error, "driver-failed"), message=describe_error(function, error))
 
 
-def hang(function: str) -> Fault:
+def gpu_hang_fault(function: str) -> Fault:
     """A call about a GPU that does not return."""
     return Fault(code="gpu-hang", message=f"the driver's library hangs in {function}")
 
 
-def crash(function: str) -> Fault:
+def gpu_crash_fault(function: str) -> Fault:
     """A call about a GPU that ends the process that makes it."""
     return Fault(code="gpu-crash", message=f"the driver's library crashes in {function}")
 
 
-def silence(function: str) -> Fault:
+def driver_hang_fault(function: str) -> Fault:
     """A call about no GPU that does not return."""
     return Fault(
         code="driver-hang", message=f"the driver does not answer: the agent's driver process hangs in {function}"
     )
 
 
-def halted(function: str) -> Fault:
+def process_stopped_fault(function: str) -> Fault:
     """A process that was stopped from outside, and did nothing any more. It says nothing about a GPU."""
     message = f"a signal or a debugger stopped the agent's driver process in {function}; the agent starts a new process"
     return Fault(code="driver-crash", message=message)
 
 
-def breakdown(function: str) -> Fault:
+def driver_crash_fault(function: str) -> Fault:
     """A call about no GPU that ends the process that makes it."""
     return Fault(code="driver-crash", message=f"the driver's library crashes in {function}")
 
 
-def gather(faults: Sequence[Fault]) -> tuple[Fault, ...]:
+def distinct_faults(faults: Sequence[Fault]) -> tuple[Fault, ...]:
     """The faults that say something new: a GPU that is lost is lost for every call."""
     said: dict[Fault | str, Fault] = {}
     for fault in faults:

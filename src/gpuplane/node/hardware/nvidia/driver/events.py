@@ -12,14 +12,14 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from gpuplane.node.hardware.nvidia.driver.computeprocesses import computing
-from gpuplane.node.hardware.nvidia.driver.errors import Failed
+from gpuplane.node.hardware.nvidia.driver.computeprocesses import compute_process_ids
+from gpuplane.node.hardware.nvidia.driver.errors import CallFailed
 from gpuplane.node.hardware.nvidia.driver.nvml import Nvml, Subject
 from gpuplane.node.model.facts import FaultOccurred
 from gpuplane.node.model.health import GRADED_XIDS, NONFATAL
 
-XID = 0x8  # nvmlEventTypeXidCriticalError
-KINDS = {  # nvmlEventType*; changes of clocks, power state and power source are no news about health
+XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
+EVENT_CODES = {  # nvmlEventType*; changes of clocks, power state and power source are no news about health
     0x1: "ecc-single-bit",
     0x2: "ecc-double-bit",
     0x100: "mig-changed",
@@ -31,17 +31,17 @@ KINDS = {  # nvmlEventType*; changes of clocks, power state and power source are
     0x4000: "gpu-unavailable",
     0x8000: "recovery-changed",
 }
-WANTED = sum(KINDS) | XID
-SYSTEM = {1: "gpu-unbound", 2: "gpu-bound"}  # nvmlSystemEventTypeGpuDriver*
-NONE = 0xFFFFFFFF  # of an instance's id
-SILENT = (79, 119, 120)
+EVENT_MASK = sum(EVENT_CODES) | XID_EVENT
+SYSTEM_EVENT_CODES = {1: "gpu-unbound", 2: "gpu-bound"}  # nvmlSystemEventTypeGpuDriver*
+NO_INSTANCE = 0xFFFFFFFF  # of an instance's id
+XIDS_WITHOUT_ANSWER = (79, 119, 120)
 """XIDs after which a GPU may not answer: it is off the bus, or its system processor is. Nothing is asked of it then."""
-PAUSE = 0.01  # seconds
-MOMENT = 1  # milliseconds; of none at all it is not written what it means
-AT_ONCE = 64  # events taken together: a storm must not keep us from looking
+RETRY_PAUSE = 0.01  # seconds
+SHORT_WAIT_MS = 1  # milliseconds; of none at all it is not written what it means
+MAX_EVENTS_AT_ONCE = 64  # events taken together: a storm must not keep us from looking
 
 
-class Events:
+class EventSet:
     """One event set, to which each GPU is added when it is first seen."""
 
     def __init__(self, nvml: Nvml) -> None:
@@ -54,7 +54,7 @@ class Events:
         if subject.gpu.uuid in self._registered:
             return
         before = len(subject.faults)
-        supported = subject.ask(0, "nvmlDeviceGetSupportedEventTypes", subject.handle) & WANTED
+        supported = subject.ask(0, "nvmlDeviceGetSupportedEventTypes", subject.handle) & EVENT_MASK
         if supported and self._created():
             subject.ask(None, "nvmlDeviceRegisterEvents", subject.handle, supported, self._set)
         if len(subject.faults) == before:
@@ -68,21 +68,21 @@ class Events:
         began = time.monotonic()
         try:
             event = self._nvml.call("nvmlEventSetWait", self._set, int(seconds * 1000))
-        except Failed as failed:
+        except CallFailed as failed:
             if failed.error != "TIMEOUT":
                 self._drop()
                 time.sleep(seconds)
             elif time.monotonic() - began < seconds / 2:  # it may return early, and must not keep us busy
-                time.sleep(min(seconds, PAUSE))
+                time.sleep(min(seconds, RETRY_PAUSE))
             return
         yield from self._happened(event)
-        with suppress(Failed):
-            for _ in range(AT_ONCE - 1):
+        with suppress(CallFailed):
+            for _ in range(MAX_EVENTS_AT_ONCE - 1):
                 yield from self._happened(self._nvml.call("nvmlEventSetWait", self._set, 0))
 
     def _happened(self, event: Any) -> Iterator[FaultOccurred]:
         at, kind = time.clock_gettime(time.CLOCK_BOOTTIME), event.eventType
-        code = _xid_code(event.eventData) if kind == XID else KINDS.get(kind)
+        code = _xid_code(event.eventData) if kind == XID_EVENT else EVENT_CODES.get(kind)
         subject = next((each for each in self._registered.values() if _same(each.handle, event.device)), None)
         if code is None or subject is None:
             return
@@ -96,8 +96,8 @@ class Events:
             compute_instance=instance[1],
         )
         yield happened
-        if kind == XID and event.eventData not in SILENT:
-            pids = computing(subject.part(subject.handle), (subject.handle,), instance)
+        if kind == XID_EVENT and event.eventData not in XIDS_WITHOUT_ANSWER:
+            pids = compute_process_ids(subject.part(subject.handle), (subject.handle,), instance)
             if pids:
                 yield happened.but(pids=pids)
 
@@ -105,29 +105,29 @@ class Events:
         if self._set is None:
             try:
                 self._set = self._nvml.call("nvmlEventSetCreate")
-            except Failed:
+            except CallFailed:
                 return False
         return True
 
     def _drop(self) -> None:
         """A set that fails is of no more use: the next look makes another."""
-        with suppress(Failed):
+        with suppress(CallFailed):
             self._nvml.call("nvmlEventSetFree", self._set)
         self._set = None
         self._registered.clear()
 
 
-class Bindings:
+class DriverBindings:
     """GPUs that were bound to the kernel's driver, or unbound. Older libraries tell none; a look shows it too."""
 
     def __init__(self, nvml: Nvml) -> None:
         self._nvml = nvml
-        self._buffer = (pynvml.c_nvmlSystemEventData_v1_t * AT_ONCE)()
+        self._buffer = (pynvml.c_nvmlSystemEventData_v1_t * MAX_EVENTS_AT_ONCE)()
         self._set: Any = None
-        with suppress(Failed):
+        with suppress(CallFailed):
             created = nvml.call("nvmlSystemEventSetCreate", pynvml.nvmlSystemEventSetCreateRequest_v1)
             version = pynvml.nvmlSystemRegisterEventRequest_v1
-            nvml.call("nvmlSystemRegisterEvents", version, sum(SYSTEM), created)
+            nvml.call("nvmlSystemRegisterEvents", version, sum(SYSTEM_EVENT_CODES), created)
             self._set = created
 
     def take(self) -> Iterator[FaultOccurred]:
@@ -136,13 +136,15 @@ class Bindings:
             return
         version = pynvml.nvmlSystemEventSetWaitRequest_v1
         try:
-            events = self._nvml.call("nvmlSystemEventSetWait", version, self._set, MOMENT, self._buffer, AT_ONCE)
-        except Failed:
+            events = self._nvml.call(
+                "nvmlSystemEventSetWait", version, self._set, SHORT_WAIT_MS, self._buffer, MAX_EVENTS_AT_ONCE
+            )
+        except CallFailed:
             self._set = None
             return
         at = time.clock_gettime(time.CLOCK_BOOTTIME)
         for event in events:
-            code, place = SYSTEM.get(event["eventType"]), event["gpuId"]
+            code, place = SYSTEM_EVENT_CODES.get(event["eventType"]), event["gpuId"]
             if code is not None:
                 yield FaultOccurred(code=code, gpu=_address(place), message="", at=at)
 
@@ -153,7 +155,7 @@ def _address(place: int) -> str:
 
 
 def _instance(number: int) -> int | None:
-    return None if number == NONE else number
+    return None if number == NO_INSTANCE else number
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -5,7 +5,7 @@ look, in one call for all of it; the rest at every thorough look, and told again
 tell is no fault. No message has a number that moves: looks that show the same have to be equal.
 
 NVLinks recover from errors by themselves, and now and then one does. They are erroring when their counters were seen to
-grow at `GROWTHS` thorough looks of the last `WINDOW`: again and again, whatever the amount.
+grow at `LINK_ERROR_GROWTHS` thorough looks of the last `LINK_ERROR_WINDOW`: again and again, whatever the amount.
 """
 
 import ctypes
@@ -16,19 +16,25 @@ from typing import TypeAlias
 
 import pynvml  # type: ignore[import-untyped]
 
-from gpuplane.node.hardware.nvidia.driver.errors import NAMES, OF_GPU, UNTOLD, explain, gpu_fault
+from gpuplane.node.hardware.nvidia.driver.errors import (
+    ERROR_NAMES,
+    GPU_FAULT_CODES,
+    NO_ANSWER_ERRORS,
+    describe_error,
+    gpu_fault,
+)
 from gpuplane.node.hardware.nvidia.driver.nvml import Subject
 from gpuplane.node.model.machine import FabricClique, Fault
 
-GROWTHS, WINDOW = 3, 60.0  # seconds
-RETIRABLE = 64
+LINK_ERROR_GROWTHS, LINK_ERROR_WINDOW = 3, 60.0  # seconds
+RETIRABLE_PAGES = 64
 """Pages that a GPU without row remapping can retire (NVIDIA: Dynamic Page Retirement)."""
 
-Field: TypeAlias = tuple[int, int]  # NVML_FI_DEV_*, and the NVLink that it is asked of
+FieldOfLink: TypeAlias = tuple[int, int]  # NVML_FI_DEV_*, and the NVLink that it is asked of
 
-UNCORRECTED = (4, 0)  # ECC_DBE_VOL_TOTAL
-RETIRED = ((29, 0), (30, 0))  # RETIRED_SBE, RETIRED_DBE
-SIGNS: Mapping[Field, Mapping[int, Fault]] = {
+UNCORRECTED_ERRORS_FIELD = (4, 0)  # ECC_DBE_VOL_TOTAL
+RETIRED_PAGES_FIELDS = ((29, 0), (30, 0))  # RETIRED_SBE, RETIRED_DBE
+FAULT_OF_FIELD_VALUE: Mapping[FieldOfLink, Mapping[int, Fault]] = {
     (230, 0): {  # GET_GPU_RECOVERY_ACTION
         1: Fault(code="recovery-reset", message="the driver asks for a reset of the GPU"),
         2: Fault(code="recovery-reboot", message="the driver asks for a reboot of the node"),
@@ -44,51 +50,51 @@ SIGNS: Mapping[Field, Mapping[int, Fault]] = {
     (307, 0): {1: Fault(code="remap-pending", message="a memory bank needs a GPU reset before it can be remapped")},
     (31, 0): {1: Fault(code="pages-pending", message="a memory page needs a GPU reset before it can be retired")},
 }
-EXHAUSTED = Fault(code="pages-exhausted", message=f"all {RETIRABLE} retirable pages are retired")
-SELDOM = ((307, 0), *RETIRED)
-OFTEN = (UNCORRECTED, *(field for field in SIGNS if field not in SELDOM))
+PAGES_EXHAUSTED_FAULT = Fault(code="pages-exhausted", message=f"all {RETIRABLE_PAGES} retirable pages are retired")
+THOROUGH_FIELDS = ((307, 0), *RETIRED_PAGES_FIELDS)
+FREQUENT_FIELDS = (UNCORRECTED_ERRORS_FIELD, *(field for field in FAULT_OF_FIELD_VALUE if field not in THOROUGH_FIELDS))
 
-REASONS = (  # nvmlClocksEventReason*
+CLOCK_EVENT_REASONS = (  # nvmlClocksEventReason*
     (0x20 | 0x40, Fault(code="thermal-slowdown", message="its clocks are reduced because of its temperature")),
     (0x80, Fault(code="power-slowdown", message="its clocks are reduced by the power brake")),
 )
-NOT_STARTED, IN_PROGRESS, COMPLETED = 1, 2, 3  # NVML_GPU_FABRIC_STATE_*
-REPLAYS = ((52, 0), (59, 0))  # NVLINK_REPLAY_ERROR_COUNT_TOTAL, NVLINK_RECOVERY_ERROR_COUNT_TOTAL
-LINK_REPLAYS = (161, 162, 215)  # of one NVLink: ERROR_DL_REPLAY, ERROR_DL_RECOVERY, COUNT_LINK_RECOVERY_EVENTS
-ERRORING = Fault(code="nvlink-errors", message="its NVLinks have repeated errors")
+FABRIC_NOT_STARTED, FABRIC_IN_PROGRESS, FABRIC_COMPLETED = 1, 2, 3  # NVML_GPU_FABRIC_STATE_*
+GPU_LINK_ERROR_FIELDS = ((52, 0), (59, 0))  # NVLINK_REPLAY_ERROR_COUNT_TOTAL, NVLINK_RECOVERY_ERROR_COUNT_TOTAL
+LINK_ERROR_FIELDS = (161, 162, 215)  # of one NVLink: ERROR_DL_REPLAY, ERROR_DL_RECOVERY, COUNT_LINK_RECOVERY_EVENTS
+NVLINK_ERRORS_FAULT = Fault(code="nvlink-errors", message="its NVLinks have repeated errors")
 
-VALUE = struct.Struct("<IIqqIIQ")  # nvmlFieldValue_t: field, scope, time, latency, type, error, value
-BITS = {1: 32, 2: 64, 3: 64, 4: 63, 5: 31, 6: 16}
+FIELD_VALUE_STRUCT = struct.Struct("<IIqqIIQ")  # nvmlFieldValue_t: field, scope, time, latency, type, error, value
+BITS_OF_VALUE_TYPE = {1: 32, 2: 64, 3: 64, 4: 63, 5: 31, 6: 16}
 """How many bits of a value count, by nvmlValueType_t; what is asked here is never negative, nor a fraction."""
 
 
 @dataclass(frozen=True)
-class _Growth:
+class _ErrorCounter:
     """A counter of errors: what it was last, and when it was seen to grow."""
 
     count: int
     at: tuple[float, ...] = ()
 
-    def after(self, count: int, now: float) -> "_Growth":
-        at = tuple(each for each in self.at if now - each <= WINDOW)
-        return _Growth(count, (*at, now) if count > self.count else at)
+    def after(self, count: int, now: float) -> "_ErrorCounter":
+        at = tuple(each for each in self.at if now - each <= LINK_ERROR_WINDOW)
+        return _ErrorCounter(count, (*at, now) if count > self.count else at)
 
 
-class Vitals:
+class GpuHealth:
     """What is remembered from one look to the next."""
 
     def __init__(self) -> None:
         self._seldom: dict[str, tuple[FabricClique | None, tuple[Fault, ...]]] = {}
-        self._growth: dict[str, _Growth] = {}
+        self._growth: dict[str, _ErrorCounter] = {}
 
     def look(self, subject: Subject, links: Sequence[int], now: float, thorough: bool) -> None:
         """Tell a GPU how it does. `links`: its active NVLinks. `now` counts seconds."""
-        told = _fields(subject, OFTEN)
-        subject.gpu = subject.gpu.but(uncorrected_errors=told.get(UNCORRECTED))
+        told = _fields(subject, FREQUENT_FIELDS)
+        subject.gpu = subject.gpu.but(uncorrected_errors=told.get(UNCORRECTED_ERRORS_FIELD))
         subject.faults += _signs(told)
         function = "nvmlDeviceGetCurrentClocksEventReasons"
-        reasons = subject.ask(0, function, subject.handle, fine=UNTOLD)
-        subject.faults += [fault for reason, fault in REASONS if reasons & reason]
+        reasons = subject.ask(0, function, subject.handle, fine=NO_ANSWER_ERRORS)
+        subject.faults += [fault for reason, fault in CLOCK_EVENT_REASONS if reasons & reason]
         clique, faults = self._kept(subject, links, now, thorough)
         subject.gpu = subject.gpu.but(fabric=clique)
         subject.faults += faults
@@ -102,7 +108,7 @@ class Vitals:
         if known is not None and not thorough:
             return known
         part = subject.part(subject.handle)
-        signs = (*_signs(_fields(part, SELDOM)), *_width(part), *_license(part))
+        signs = (*_signs(_fields(part, THOROUGH_FIELDS)), *_width(part), *_license(part))
         clique, fabric = _fabric(part)
         found = (*signs, *fabric, *self._links(part, links, now))
         self._seldom.pop(uuid, None)
@@ -114,39 +120,42 @@ class Vitals:
         if not links:
             return
         uuid = subject.gpu.uuid
-        told = _fields(subject, (*REPLAYS, *((field, link) for link in links for field in LINK_REPLAYS)))
+        told = _fields(
+            subject, (*GPU_LINK_ERROR_FIELDS, *((field, link) for link in links for field in LINK_ERROR_FIELDS))
+        )
         count = sum(told.values())
-        growth = self._growth.get(uuid, _Growth(count)).after(count, now)
+        growth = self._growth.get(uuid, _ErrorCounter(count)).after(count, now)
         if told:
             self._growth[uuid] = growth
-        if len(growth.at) >= GROWTHS:
-            yield ERRORING
+        if len(growth.at) >= LINK_ERROR_GROWTHS:
+            yield NVLINK_ERRORS_FAULT
 
 
-def _fields(subject: Subject, fields: Sequence[Field]) -> dict[Field, int]:
+def _fields(subject: Subject, fields: Sequence[FieldOfLink]) -> dict[FieldOfLink, int]:
     """What is told of these. Which there are differs by GPU and driver, and so does how an absent one is said."""
     function = "nvmlDeviceGetFieldValues"
-    values = subject.ask(b"", function, subject.handle, fields, fine=UNTOLD)
-    told: dict[Field, int] = {}
-    for field, link, _, _, kind, error, value in VALUE.iter_unpack(bytes(values)):
-        if error == pynvml.NVML_SUCCESS and kind in BITS:
-            told[field, link] = value & (1 << BITS[kind]) - 1
-        elif (name := NAMES.get(error)) in OF_GPU:
+    values = subject.ask(b"", function, subject.handle, fields, fine=NO_ANSWER_ERRORS)
+    told: dict[FieldOfLink, int] = {}
+    for field, link, _, _, kind, error, value in FIELD_VALUE_STRUCT.iter_unpack(bytes(values)):
+        if error == pynvml.NVML_SUCCESS and kind in BITS_OF_VALUE_TYPE:
+            told[field, link] = value & (1 << BITS_OF_VALUE_TYPE[kind]) - 1
+        elif (name := ERROR_NAMES.get(error)) in GPU_FAULT_CODES:
             subject.faults.append(gpu_fault(function, str(name)))
     return told
 
 
-def _signs(told: Mapping[Field, int]) -> Iterator[Fault]:
+def _signs(told: Mapping[FieldOfLink, int]) -> Iterator[Fault]:
     for field, value in told.items():
-        if (sign := SIGNS.get(field, {}).get(value)) is not None:
+        if (sign := FAULT_OF_FIELD_VALUE.get(field, {}).get(value)) is not None:
             yield sign
-    if sum(told.get(field, 0) for field in RETIRED) >= RETIRABLE:
-        yield EXHAUSTED
+    if sum(told.get(field, 0) for field in RETIRED_PAGES_FIELDS) >= RETIRABLE_PAGES:
+        yield PAGES_EXHAUSTED_FAULT
 
 
 def _width(subject: Subject) -> Iterator[Fault]:
     now, most = (
-        subject.ask(0, f"nvmlDeviceGet{which}PcieLinkWidth", subject.handle, fine=UNTOLD) for which in ("Curr", "Max")
+        subject.ask(0, f"nvmlDeviceGet{which}PcieLinkWidth", subject.handle, fine=NO_ANSWER_ERRORS)
+        for which in ("Curr", "Max")
     )
     if 0 < now < most:
         yield Fault(code="pcie-degraded", message=f"its PCIe link has {now} of {most} lanes")
@@ -154,10 +163,10 @@ def _width(subject: Subject) -> Iterator[Fault]:
 
 def _license(subject: Subject) -> Iterator[Fault]:
     """Whether a virtual GPU has a license; only the driver of a guest asks for one (NVIDIA vGPU: Licensing Guide)."""
-    mode = subject.ask(None, "nvmlDeviceGetVirtualizationMode", subject.handle, fine=UNTOLD)
+    mode = subject.ask(None, "nvmlDeviceGetVirtualizationMode", subject.handle, fine=NO_ANSWER_ERRORS)
     if mode != pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU:
         return
-    told = subject.ask(None, "nvmlDeviceGetGridLicensableFeatures_v4", subject.handle, fine=UNTOLD)
+    told = subject.ask(None, "nvmlDeviceGetGridLicensableFeatures_v4", subject.handle, fine=NO_ANSWER_ERRORS)
     if told is None or not told.isGridLicenseSupported:
         return
     features = told.gridLicensableFeatures[: told.licensableFeaturesCount]
@@ -171,16 +180,21 @@ def _fabric(subject: Subject) -> tuple[FabricClique | None, tuple[Fault, ...]]:
     An NVLink domain that is no larger than the node has no UUID, and is no fabric here (go-nvlib: IsFabricAttached).
     """
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
-    if subject.ask(None, "nvmlDeviceGetGpuFabricInfoV", subject.handle, ctypes.byref(info), fine=UNTOLD) is None:
+    if (
+        subject.ask(None, "nvmlDeviceGetGpuFabricInfoV", subject.handle, ctypes.byref(info), fine=NO_ANSWER_ERRORS)
+        is None
+    ):
         return None, ()
-    if info.state in (NOT_STARTED, IN_PROGRESS):
-        how = "has not begun" if info.state == NOT_STARTED else "is under way"
+    if info.state in (FABRIC_NOT_STARTED, FABRIC_IN_PROGRESS):
+        how = "has not begun" if info.state == FABRIC_NOT_STARTED else "is under way"
         return None, (Fault(code="fabric-pending", message=f"its registration with the NVLink fabric {how}"),)
-    if info.state == COMPLETED and info.status != pynvml.NVML_SUCCESS:
-        failed = explain("its registration with the NVLink fabric failed", NAMES.get(info.status, str(info.status)))
+    if info.state == FABRIC_COMPLETED and info.status != pynvml.NVML_SUCCESS:
+        failed = describe_error(
+            "its registration with the NVLink fabric failed", ERROR_NAMES.get(info.status, str(info.status))
+        )
         return None, (Fault(code="fabric-failed", message=failed),)
     cluster = ctypes.string_at(ctypes.addressof(info) + type(info).clusterUuid.offset, 16)  # the field ends at a zero
-    if info.state != COMPLETED or not any(cluster):
+    if info.state != FABRIC_COMPLETED or not any(cluster):
         return None, ()
     digits = cluster.hex()
     groups = (digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])

@@ -10,17 +10,17 @@ from contextlib import suppress
 
 from gpuplane.base.files import opened, read
 from gpuplane.node.hardware.nvidia.driver import vgpu
-from gpuplane.node.hardware.nvidia.driver.devicenodes import Nodes, majors
+from gpuplane.node.hardware.nvidia.driver.devicenodes import DeviceNodes, parse_major_numbers
 from gpuplane.node.model.machine import Gpu, Vgpu
 
-NVIDIA, BRIDGE = "0x10de", "0x0680"  # PCI vendor, and the class of an NVSwitch: other bridge
-DISPLAY, ACCELERATOR = "0x0300", "0x0302"  # the classes of GPUs: VGA and 3D controller
-DRIVER = "nvidia"
-UNKNOWN = "Unknown"  # what the kernel's driver calls the model of a GPU that it has not started
-LONGEST = 128  # characters of a product's name
+NVIDIA_VENDOR, NVSWITCH_CLASS = "0x10de", "0x0680"  # PCI vendor, and the class of an NVSwitch: other bridge
+VGA_CLASS, CONTROLLER_3D_CLASS = "0x0300", "0x0302"  # the classes of GPUs: VGA and 3D controller
+NVIDIA_DRIVER = "nvidia"
+UNKNOWN_MODEL = "Unknown"  # what the kernel's driver calls the model of a GPU that it has not started
+MAX_PRODUCT_NAME_LENGTH = 128  # characters of a product's name
 
 
-class Files:
+class KernelFiles:
     """The kernel's files under `root`, and the nodes under it, or under `dev_root` if it has them.
 
     Nothing here raises: what cannot be read is not known.
@@ -28,7 +28,7 @@ class Files:
 
     def __init__(self, root: str, dev_root: str = "") -> None:
         self._root = root
-        self.nodes = Nodes(*filter(None, (dev_root, root)))
+        self.nodes = DeviceNodes(*filter(None, (dev_root, root)))
 
     def kernel_version(self) -> str:
         """The version of the kernel driver that is loaded; "" where none is."""
@@ -51,7 +51,7 @@ class Files:
         return Gpu(
             index=index,
             uuid="" if "?" in uuid else uuid,
-            model="" if told.get("Model") == UNKNOWN else told.get("Model", ""),
+            model="" if told.get("Model") == UNKNOWN_MODEL else told.get("Model", ""),
             pci=pci,
             pci_class=self.pci_class(pci),
             pcie_root=self.pcie_root(pci),
@@ -92,7 +92,7 @@ class Files:
 
     def switches(self) -> tuple[str, ...]:
         """The PCI addresses of the NVSwitches."""
-        return tuple(each for each in self._functions() if self.pci_class(each).startswith(BRIDGE))
+        return tuple(each for each in self._functions() if self.pci_class(each).startswith(NVSWITCH_CLASS))
 
     def unlisted(self, listed: Collection[str]) -> dict[str, str]:
         """PCI address of each GPU that is neither in `listed` nor NVIDIA's driver's → the driver that has it, or "".
@@ -101,11 +101,11 @@ class Files:
         """
         own = {*listed, *self.gpus()}
         found = {each: self._driver_of(each) for each in self._functions() if each not in own and self._is_gpu(each)}
-        return {pci: driver for pci, driver in found.items() if driver != DRIVER}
+        return {pci: driver for pci, driver in found.items() if driver != NVIDIA_DRIVER}
 
     def _is_gpu(self, pci: str) -> bool:
         physical = not os.path.lexists(self._path(f"/sys/bus/pci/devices/{pci}/physfn"))
-        return physical and self.pci_class(pci).startswith((DISPLAY, ACCELERATOR))
+        return physical and self.pci_class(pci).startswith((VGA_CLASS, CONTROLLER_3D_CLASS))
 
     def _driver_of(self, pci: str) -> str:
         """The name of the kernel driver that has a PCI device; "" for none."""
@@ -115,18 +115,18 @@ class Files:
 
     def vgpu(self) -> Vgpu | None:
         """Whether a GPU is a virtual one; None where that cannot be told."""
-        return vgpu.merge(map(self._configuration, self._functions()))
+        return vgpu.merge_vgpu(map(self._configuration, self._functions()))
 
     def product(self) -> str:
         """The name of the server, as its firmware tells it; "" where it is not told."""
         name = " ".join(self._read("/sys/class/dmi/id/product_name").split())
-        return "".join(each for each in name if each.isprintable())[:LONGEST].strip()
+        return "".join(each for each in name if each.isprintable())[:MAX_PRODUCT_NAME_LENGTH].strip()
 
     def _functions(self) -> tuple[str, ...]:
         """The PCI addresses of NVIDIA's functions: GPUs, NVSwitches, and what else is on their boards."""
         with suppress(OSError):
             devices = sorted(os.listdir(self._path("/sys/bus/pci/devices")))
-            return tuple(each for each in devices if self._vendor(each) == NVIDIA)
+            return tuple(each for each in devices if self._vendor(each) == NVIDIA_VENDOR)
         return ()
 
     def _vendor(self, pci: str) -> str:
@@ -135,7 +135,7 @@ class Files:
     def _configuration(self, pci: str) -> bytes:
         """As much of a function's configuration as we may read. No more is asked for: beyond are registers."""
         with suppress(OSError), opened(self._path(f"/sys/bus/pci/devices/{pci}/config")) as file:
-            return os.read(file, vgpu.WHOLE)
+            return os.read(file, vgpu.CAPABILITIES_END)
         return b""
 
     def dri(self, pci: str) -> tuple[str, ...]:
@@ -147,7 +147,7 @@ class Files:
 
     def majors(self) -> dict[str, int]:
         """Name → major number of the character devices."""
-        return majors(self._read("/proc/devices"))
+        return parse_major_numbers(self._read("/proc/devices"))
 
     def release(self) -> str:
         """The kernel's release, "6.8.0-60-generic"; "" where it is not told."""

@@ -6,21 +6,26 @@ import sys
 from typing import TypeAlias
 
 from gpuplane.base.files import opened, untrusted
-from gpuplane.node.hardware.nvidia.driver.channel import Options
-from gpuplane.node.hardware.nvidia.driver.driverroot import SONAME, describe_search, library, library_candidates
-from gpuplane.node.hardware.nvidia.driver.errors import Failed, driver_fault
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.nvidia.driver.channel import DriverOptions
+from gpuplane.node.hardware.nvidia.driver.driverroot import (
+    NVML_SONAME,
+    describe_search,
+    find_library,
+    library_candidates,
+)
+from gpuplane.node.hardware.nvidia.driver.errors import CallFailed, driver_fault
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
 from gpuplane.node.hardware.nvidia.driver.nvml import Nvml
 from gpuplane.node.model.machine import Driver, Fault
 
-MACHINES = {0x03: "x86", 0x28: "arm", 0x3E: "x86-64", 0xB7: "aarch64", 0xF3: "RISC-V"}  # ELF's e_machine
+ELF_MACHINES = {0x03: "x86", 0x28: "arm", 0x3E: "x86-64", 0xB7: "aarch64", 0xF3: "RISC-V"}  # ELF's e_machine
 
-INSTALLED = "is NVIDIA's driver installed, and mounted into this container?"
+INSTALL_HINT = "is NVIDIA's driver installed, and mounted into this container?"
 
-State: TypeAlias = tuple[object, ...]
+LibraryState: TypeAlias = tuple[object, ...]
 
 
-class Unusable(Exception):
+class DriverUnusable(Exception):
     """The driver cannot be used at all, by the fault that says why."""
 
     def __init__(self, fault: Fault) -> None:
@@ -28,55 +33,55 @@ class Unusable(Exception):
         self.fault = fault
 
 
-def start(nvml: Nvml, options: Options, files: Files) -> Driver:
-    """Load the library and initialize it. Raises Unusable."""
+def load_library(nvml: Nvml, options: DriverOptions, files: KernelFiles) -> Driver:
+    """Load the library and initialize it. Raises DriverUnusable."""
     path = _path(options)
     try:
         _load(path, options)
         nvml.call("nvmlInit")
         return Driver(version=nvml.call("nvmlSystemGetDriverVersion"), cuda=_cuda(nvml))
-    except Failed as failed:
+    except CallFailed as failed:
         fault = driver_fault(failed.function, failed.error)
         if fault.code == "driver-mismatch":
             version = files.kernel_version() or "unknown"
-            ours = os.path.basename(os.path.realpath(path)) if path else SONAME
+            ours = os.path.basename(os.path.realpath(path)) if path else NVML_SONAME
             fault = fault.but(message=f"{fault.message}: the kernel has {version}, the library is {ours}")
-        raise Unusable(fault) from None
+        raise DriverUnusable(fault) from None
 
 
-def state(options: Options, files: Files) -> State:
+def library_state(options: DriverOptions, files: KernelFiles) -> LibraryState:
     """What decides whether the library can be used: another try is worth while when it changes."""
     return (
         tuple(map(_stat, [options.library] if options.library else _candidates(options))),
-        *kernel_state(files),
+        *kernel_driver_state(files),
     )
 
 
-def kernel_state(files: Files) -> State:
+def kernel_driver_state(files: KernelFiles) -> LibraryState:
     """What a library that is in use cannot see change: the kernel's driver, and the GPUs that it has."""
     return (files.kernel_version(), files.gpus(), files.nodes.exists("/dev/nvidiactl"))
 
 
-def _path(options: Options) -> str | None:
+def _path(options: DriverOptions) -> str | None:
     """The library's file; None where the dynamic linker shall find it."""
-    return options.library or library(options.driver_root, options.library_folders)
+    return options.library or find_library(options.driver_root, options.library_folders)
 
 
-def _candidates(options: Options) -> list[str]:
+def _candidates(options: DriverOptions) -> list[str]:
     return library_candidates(options.driver_root, options.library_folders)
 
 
-def _load(path: str | None, options: Options) -> None:
+def _load(path: str | None, options: DriverOptions) -> None:
     # nvidia-ml-py loads by soname, and the dynamic linker answers with what is loaded under that name.
     if path is not None:
         _check_file(path, options.root_chosen)
     try:
-        ctypes.CDLL(path or SONAME)
+        ctypes.CDLL(path or NVML_SONAME)
     except OSError as error:
         if "No such file" in str(error):
             searched = describe_search(options.driver_root, options.library_folders)
-            raise Unusable(_missing(f"{error}; {searched}", options.root_chosen)) from None
-        raise Unusable(Fault(code="driver-unusable", message=f"the library cannot be loaded: {error}")) from None
+            raise DriverUnusable(_missing(f"{error}; {searched}", options.root_chosen)) from None
+        raise DriverUnusable(Fault(code="driver-unusable", message=f"the library cannot be loaded: {error}")) from None
 
 
 def _check_file(path: str, chosen: str) -> None:
@@ -86,21 +91,21 @@ def _check_file(path: str, chosen: str) -> None:
     """
     try:
         if reason := untrusted(path, follow=True):
-            raise Unusable(Fault(code="driver-unusable", message=f"{path} is not loaded: {reason}"))
+            raise DriverUnusable(Fault(code="driver-unusable", message=f"{path} is not loaded: {reason}"))
         header, own = _header(path), _header(sys.executable)
     except FileNotFoundError:
-        raise Unusable(_missing(f"{path}: no such file", chosen)) from None
+        raise DriverUnusable(_missing(f"{path}: no such file", chosen)) from None
     except OSError as error:
-        raise Unusable(Fault(code="driver-unusable", message=f"{path}: {error.strerror}")) from None
+        raise DriverUnusable(Fault(code="driver-unusable", message=f"{path}: {error.strerror}")) from None
     if header[:4] != b"\x7fELF":
-        raise Unusable(Fault(code="driver-unusable", message=f"{path} is not a shared library"))
+        raise DriverUnusable(Fault(code="driver-unusable", message=f"{path} is not a shared library"))
     if (header[4], header[18:20]) != (own[4], own[18:20]):
         message = f"{path} is a library for {_machine(header)}, but this agent runs on {_machine(own)}"
-        raise Unusable(Fault(code="driver-unusable", message=message))
+        raise DriverUnusable(Fault(code="driver-unusable", message=message))
 
 
 def _missing(what: str, chosen: str) -> Fault:
-    return Fault(code="driver-missing", message="; ".join(filter(None, (what, INSTALLED, chosen))))
+    return Fault(code="driver-missing", message="; ".join(filter(None, (what, INSTALL_HINT, chosen))))
 
 
 def _header(path: str) -> bytes:
@@ -110,7 +115,7 @@ def _header(path: str) -> bytes:
 
 def _machine(header: bytes) -> str:
     number = int.from_bytes(header[18:20], "little")
-    return f"{MACHINES.get(number, f'ELF machine {number}')} ({32 if header[4] == 1 else 64} bits)"
+    return f"{ELF_MACHINES.get(number, f'ELF machine {number}')} ({32 if header[4] == 1 else 64} bits)"
 
 
 def _stat(path: str) -> object:
@@ -125,7 +130,7 @@ def _cuda(nvml: Nvml) -> str:
     for function in ("nvmlSystemGetCudaDriverVersion_v2", "nvmlSystemGetCudaDriverVersion"):
         try:
             version: int = nvml.call(function)
-        except Failed:
+        except CallFailed:
             continue
         return f"{version // 1000}.{version % 1000 // 10}"
     return ""

@@ -3,35 +3,37 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpuplane.node.hardware.nvidia.driver.errors import UNKNOWN_PROFILE
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
+from gpuplane.node.hardware.nvidia.driver.errors import UNKNOWN_PROFILE_FAULT
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
 from gpuplane.node.hardware.nvidia.driver.miginstances import (
-    PROFILES,
-    SUFFIXES,
-    Unanswered,
-    look_at_instances,
-    look_at_profiles,
+    PROFILE_COUNT,
+    PROFILE_SUFFIXES,
+    QueryFailed,
     needs_reset,
     profile_name,
+    read_instances,
+    read_profiles,
 )
 from gpuplane.node.hardware.nvidia.driver.nvml import Subject
 from gpuplane.node.model.machine import Fault, Mig, MigAttributes, MigDevice
 from gpuplane.node.model.partitions import GpuInstance
 
 MIB = 1 << 20
-LOOKS = 60
+INSTANCE_REFRESH_OBSERVATIONS = 60
 """Looks, after which the instances of a GPU are asked for again, although its MIG devices are the same."""
-Key = tuple[object, ...]  # what a description depends on: the GPU's memory and minor number, slots with their UUIDs
+DescriptionKey = tuple[
+    object, ...
+]  # what a description depends on: the GPU's memory and minor number, slots with their UUIDs
 
 
-class Partitions:
+class MigObserver:
     """MIG devices of all GPUs. They are described when they appear, and in thorough looks; others find whether they are
     the same. By their UUIDs they may be, and yet be of another profile: the driver makes a UUID of the GPU's and of the
     instances' numbers alone (open-gpu-kernel-modules, nvGenerateSmcUuid)."""
 
-    def __init__(self, files: Files) -> None:
+    def __init__(self, files: KernelFiles) -> None:
         self._files = files
-        self._known: dict[str, tuple[Key, tuple[MigDevice, ...]]] = {}
+        self._known: dict[str, tuple[DescriptionKey, tuple[MigDevice, ...]]] = {}
         self._cards: dict[tuple[str, bool], Mig] = {}  # UUID and mode → what of the card does not change
         self._there: dict[str, tuple[GpuInstance, ...] | None] = {}
         self._ages: dict[str, int] = {}  # UUID → looks since its instances were asked for
@@ -76,8 +78,8 @@ class Partitions:
         if known is not None:
             return known
         try:
-            profiles = look_at_profiles(subject, total) if total else ()
-        except Unanswered:
+            profiles = read_profiles(subject, total) if total else ()
+        except QueryFailed:
             return self._cards.get((uuid, not enabled), Mig(needs_reset=needs_reset(subject)))
         found = Mig(needs_reset=needs_reset(subject), profiles=profiles)
         if total:
@@ -87,15 +89,15 @@ class Partitions:
     def _instances(self, subject: Subject, card: Mig, *, is_same: bool) -> tuple[GpuInstance, ...] | None:
         """The instances of a GPU in MIG mode, as they were where the devices are the same, for a while."""
         uuid = subject.gpu.uuid
-        age = self._ages.get(uuid, LOOKS) + 1
+        age = self._ages.get(uuid, INSTANCE_REFRESH_OBSERVATIONS) + 1
         if not card.profiles:
             self._ages.pop(uuid, None)
             return None
-        if age >= LOOKS or not is_same:
+        if age >= INSTANCE_REFRESH_OBSERVATIONS or not is_same:
             try:
-                self._there[uuid] = look_at_instances(subject, card.profiles)
+                self._there[uuid] = read_instances(subject, card.profiles)
                 self._ages[uuid] = 0
-            except Unanswered:
+            except QueryFailed:
                 self._ages.pop(uuid, None)
                 self._there[uuid] = self._there.get(uuid) if is_same else None
         else:
@@ -141,7 +143,7 @@ def _device(part: Subject, gpu: Any, total: int, suffixes: Mapping[int, str]) ->
         info = part.ask(None, "nvmlGpuInstanceGetInfo", instance)
     device = MigDevice(uuid="", profile="", gpu_instance=gpu_instance or 0, compute_instance=compute_instance)
     if attributes is None or info is None or info.profileId not in suffixes or not total:
-        part.faults = part.faults or [UNKNOWN_PROFILE]
+        part.faults = part.faults or [UNKNOWN_PROFILE_FAULT]
         return device
     memory = attributes.memorySizeMB
     slices = attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount
@@ -169,11 +171,11 @@ def _suffixes(subject: Subject) -> dict[int, str]:
     """Profile ids as this GPU numbers them → what the profile's name says beyond its sizes."""
     absent = ("INVALID_ARGUMENT",)
     suffixes = {}
-    for profile in range(PROFILES):
+    for profile in range(PROFILE_COUNT):
         function, version = "nvmlDeviceGetGpuInstanceProfileInfo", 1
         info = subject.ask(None, function, subject.handle, profile, version, fine=absent)
         if info is not None:
-            suffixes[info.id] = SUFFIXES.get(profile, "")
+            suffixes[info.id] = PROFILE_SUFFIXES.get(profile, "")
     return suffixes
 
 

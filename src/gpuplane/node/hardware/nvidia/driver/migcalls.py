@@ -15,7 +15,7 @@ from gpuplane.node.model.partitions import (
     SetMigMode,
 )
 
-CALLS: Mapping[type[PartitionChange], str] = {
+CALL_OF_CHANGE: Mapping[type[PartitionChange], str] = {
     SetMigMode: "nvmlDeviceSetMigMode",
     CreateGpuInstance: "nvmlDeviceCreateGpuInstanceWithPlacement",
     DestroyGpuInstance: "nvmlGpuInstanceDestroy",
@@ -24,7 +24,7 @@ CALLS: Mapping[type[PartitionChange], str] = {
 }
 """The call that makes each change. NVML has none for a reset."""
 
-PROBLEMS: Mapping[str, ChangeProblem] = {
+PROBLEM_OF_ERROR: Mapping[str, ChangeProblem] = {
     "IN_USE": "in-use",
     "INSUFFICIENT_RESOURCES": "insufficient-resources",
     "NOT_SUPPORTED": "not-supported",

@@ -12,11 +12,11 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from gpuplane.node.hardware.nvidia.driver.errors import ERRORS, NAMES, Failed, explain
-from gpuplane.node.hardware.nvidia.driver.migcalls import CALLS, PROBLEMS
-from gpuplane.node.hardware.nvidia.driver.miginstances import COMPUTE_PROFILES, MOST, SHARED
+from gpuplane.node.hardware.nvidia.driver.errors import ERROR_NAMES, NVML_ERRORS, CallFailed, describe_error
+from gpuplane.node.hardware.nvidia.driver.migcalls import CALL_OF_CHANGE, PROBLEM_OF_ERROR
+from gpuplane.node.hardware.nvidia.driver.miginstances import COMPUTE_PROFILES, MAX_INSTANCES, SHARED_ENGINES
 from gpuplane.node.hardware.nvidia.driver.nvml import Nvml, Subject
-from gpuplane.node.hardware.nvidia.driver.openers import in_the_way
+from gpuplane.node.hardware.nvidia.driver.openers import blocking_users
 from gpuplane.node.model.facts import ChangePartition, PartitionChangeFinished
 from gpuplane.node.model.partitions import (
     ChangeProblem,
@@ -29,7 +29,7 @@ from gpuplane.node.model.partitions import (
 )
 
 
-class Refused(Exception):
+class ChangeRefused(Exception):
     """A change that is not made."""
 
     def __init__(self, problem: ChangeProblem, failure: str, users: tuple[GpuUser, ...] = ()) -> None:
@@ -37,7 +37,7 @@ class Refused(Exception):
         super().__init__(failure)
 
 
-class Changer:
+class MigChanger:
     """Makes changes. `users`: who has a GPU open, of its minor number and of the process ids that compute on it."""
 
     def __init__(self, nvml: Nvml, users: Callable[[int | None, tuple[int, ...]], tuple[GpuUser, ...]]) -> None:
@@ -48,13 +48,13 @@ class Changer:
         told = PartitionChangeFinished(gpu=action.gpu, change=action.change, requested_at=action.requested_at)
         try:
             if subject is None or subject.handle is None:
-                raise Refused("gone", "the driver does not describe this GPU now")
+                raise ChangeRefused("gone", "the driver does not describe this GPU now")
             self._make(action, subject)
-        except Failed as failed:
-            problem = PROBLEMS.get(failed.error, "failed")
+        except CallFailed as failed:
+            problem = PROBLEM_OF_ERROR.get(failed.error, "failed")
             users = self._open(subject) if problem == "in-use" and subject is not None else ()
             return told.but(problem=problem, failure=str(failed), users=users)
-        except Refused as refused:
+        except ChangeRefused as refused:
             return told.but(problem=refused.problem, failure=refused.failure, users=refused.users)
         except Exception as error:
             failure = f"the agent cannot read the driver's answer: {type(error).__name__}: {error}"
@@ -72,46 +72,48 @@ class Changer:
             case CreateComputeInstance(profile, start, slices):
                 instance = self._instance(subject, (profile, start))
                 if (constant := COMPUTE_PROFILES.get(slices)) is None:
-                    raise Refused("not-supported", f"there are no compute instances of {slices} slices")
+                    raise ChangeRefused("not-supported", f"there are no compute instances of {slices} slices")
                 function, version = "nvmlGpuInstanceGetComputeInstanceProfileInfo", 1
-                info = self._call(subject, function, instance, constant, SHARED, version)
-                self._call(subject, CALLS[CreateComputeInstance], instance, info.id)
+                info = self._call(subject, function, instance, constant, SHARED_ENGINES, version)
+                self._call(subject, CALL_OF_CHANGE[CreateComputeInstance], instance, info.id)
             case DestroyComputeInstance(profile, start, id):
                 instance = self._instance(subject, (profile, start), is_needed=False)
                 if instance is not None:
                     part = self._gone_is_none(subject, "nvmlGpuInstanceGetComputeInstanceById", instance, id)
                     if part is not None:
-                        self._call(subject, CALLS[DestroyComputeInstance], part)
+                        self._call(subject, CALL_OF_CHANGE[DestroyComputeInstance], part)
             case _:
-                raise Refused("not-supported", "NVML has no reset of a GPU")
+                raise ChangeRefused("not-supported", "NVML has no reset of a GPU")
 
     def _set_mode(self, subject: Subject, enabled: bool) -> None:
         before, pending = self._call(subject, "nvmlDeviceGetMigMode", subject.handle)
         needs_reset = subject.gpu.mig is not None and subject.gpu.mig.needs_reset is True
         if pending == enabled and (before == enabled or needs_reset):
             return
-        if before != enabled and (users := in_the_way(self._open(subject))):
-            raise Refused("in-use", "programs have the GPU open", users)
-        activation = self._call(subject, CALLS[SetMigMode], subject.handle, int(enabled))
+        if before != enabled and (users := blocking_users(self._open(subject))):
+            raise ChangeRefused("in-use", "programs have the GPU open", users)
+        activation = self._call(subject, CALL_OF_CHANGE[SetMigMode], subject.handle, int(enabled))
         current, pending = self._call(subject, "nvmlDeviceGetMigMode", subject.handle)
-        error = NAMES.get(activation, "" if not activation else str(activation))
+        error = ERROR_NAMES.get(activation, "" if not activation else str(activation))
         if current == enabled or (pending == enabled and error == "RESET_REQUIRED"):
             return
         users = self._open(subject)
         if pending != before:
-            with suppress(Failed):
-                self._call(subject, CALLS[SetMigMode], subject.handle, before)
-        raise Refused(PROBLEMS.get(error, "failed"), explain(CALLS[SetMigMode], error or "UNKNOWN"), users)
+            with suppress(CallFailed):
+                self._call(subject, CALL_OF_CHANGE[SetMigMode], subject.handle, before)
+        raise ChangeRefused(
+            PROBLEM_OF_ERROR.get(error, "failed"), describe_error(CALL_OF_CHANGE[SetMigMode], error or "UNKNOWN"), users
+        )
 
     def _create(self, subject: Subject, profile: int, start: int) -> None:
         mig = subject.gpu.mig
         known = next((each for each in mig.profiles if each.id == profile), None) if mig is not None else None
         if known is None:
-            raise Refused("not-supported", f"this GPU has no profile {profile}")
+            raise ChangeRefused("not-supported", f"this GPU has no profile {profile}")
         if self._instance(subject, (profile, start), is_needed=False) is not None:
             return
         placement = pynvml.c_nvmlGpuInstancePlacement_t(start, known.size)
-        self._call(subject, CALLS[CreateGpuInstance], subject.handle, profile, ctypes.byref(placement))
+        self._call(subject, CALL_OF_CHANGE[CreateGpuInstance], subject.handle, profile, ctypes.byref(placement))
 
     def _destroy(self, subject: Subject, id: int, placement: tuple[int, int]) -> None:
         instance = self._gone_is_none(subject, "nvmlDeviceGetGpuInstanceById", subject.handle, id)
@@ -119,29 +121,29 @@ class Changer:
             return
         info = self._call(subject, "nvmlGpuInstanceGetInfo", instance)
         if (info.profileId, info.placement.start) != placement:
-            raise Refused("gone", f"GPU instance {id} is another one now")
-        self._call(subject, CALLS[DestroyGpuInstance], instance)
+            raise ChangeRefused("gone", f"GPU instance {id} is another one now")
+        self._call(subject, CALL_OF_CHANGE[DestroyGpuInstance], instance)
 
     def _instance(self, subject: Subject, placement: tuple[int, int], *, is_needed: bool = True) -> Any:
-        """NVML's handle of the GPU instance of this placement. Raises Refused where one is needed and there is none."""
-        handles, count = (pynvml.c_nvmlGpuInstance_t * MOST)(), pynvml.c_uint(MOST)
+        """NVML's handle of the GPU instance of this placement. Raises ChangeRefused where there is none, but needed."""
+        handles, count = (pynvml.c_nvmlGpuInstance_t * MAX_INSTANCES)(), pynvml.c_uint(MAX_INSTANCES)
         function = "nvmlDeviceGetGpuInstances"
         self._call(subject, function, subject.handle, placement[0], handles, ctypes.byref(count))
-        for handle in handles[: min(count.value, MOST)]:
+        for handle in handles[: min(count.value, MAX_INSTANCES)]:
             if self._call(subject, "nvmlGpuInstanceGetInfo", handle).placement.start == placement[1]:
                 return handle
         if is_needed:
-            raise Refused("gone", "the GPU instance does not exist any more")
+            raise ChangeRefused("gone", "the GPU instance does not exist any more")
         return None
 
     def _call(self, subject: Subject, function: str, *arguments: Any) -> Any:
-        """Raises Failed."""
+        """Raises CallFailed."""
         return self._nvml.call(function, *arguments, gpu=subject.gpu.index)
 
     def _gone_is_none(self, subject: Subject, function: str, *arguments: Any) -> Any:
         try:
             return self._call(subject, function, *arguments)
-        except Failed as failed:
+        except CallFailed as failed:
             if failed.error == "NOT_FOUND":
                 return None
             raise
@@ -151,5 +153,5 @@ class Changer:
         pids = set[int]()
         for kind in ("Compute", "MPSCompute", "Graphics"):
             function = f"nvmlDeviceGet{kind}RunningProcesses"
-            pids.update(each.pid for each in subject.ask((), function, subject.handle, fine=ERRORS))
+            pids.update(each.pid for each in subject.ask((), function, subject.handle, fine=NVML_ERRORS))
         return self._users(subject.gpu.minor, tuple(sorted(pids - {0})))

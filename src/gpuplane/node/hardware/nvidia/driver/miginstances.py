@@ -13,8 +13,8 @@ import pynvml  # type: ignore[import-untyped]
 from gpuplane.node.hardware.nvidia.driver.nvml import Subject
 from gpuplane.node.model.partitions import ComputeInstance, ComputeInstanceProfile, GpuInstance, GpuInstanceProfile
 
-PROFILES = 18  # NVML_GPU_INSTANCE_PROFILE_COUNT
-SUFFIXES = {  # NVML_GPU_INSTANCE_PROFILE_* → what a profile's name says beyond its sizes
+PROFILE_COUNT = 18  # NVML_GPU_INSTANCE_PROFILE_COUNT
+PROFILE_SUFFIXES = {  # NVML_GPU_INSTANCE_PROFILE_* → what a profile's name says beyond its sizes
     7: "+me",  # 1_SLICE_REV1
     8: "+me",  # 2_SLICE_REV1
     10: "+gfx",
@@ -29,17 +29,17 @@ SUFFIXES = {  # NVML_GPU_INSTANCE_PROFILE_* → what a profile's name says beyon
 MIB = 1 << 20
 COMPUTE_PROFILES = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
 """Compute slices → NVML_COMPUTE_INSTANCE_PROFILE_*."""
-USUAL_SIZES = (1, 2, 3, 4, 7)
+LISTED_COMPUTE_SIZES = (1, 2, 3, 4, 7)
 """Compute slices of the compute instances that NVIDIA's guide lists."""
-UNUSUAL = (4, 3)
+UNLISTED_COMPUTE_SIZE = (4, 3)
 """A GPU instance of 4 slices has none of 3, as `nvidia-smi mig -lcip` shows."""
-UNTOLD = ("INVALID_ARGUMENT", "NOT_FOUND", "NO_PERMISSION")
+NO_ANSWER_ERRORS = ("INVALID_ARGUMENT", "NOT_FOUND", "NO_PERMISSION")
 """Errors that are answers: there is no such thing, or the driver does not tell it to us (placements and instances are
 for the privileged alone)."""
-SHARED = 0  # NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
-MOST = 64  # placements, instances
-RESETLESS = 184  # NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED
-HOPPER = (9, 0)
+SHARED_ENGINES = 0  # NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+MAX_INSTANCES = 64  # placements, instances
+RESETLESS_MIG_FIELD = 184  # NVML_FI_DEV_IS_RESETLESS_MIG_SUPPORTED
+HOPPER_COMPUTE_CAPABILITY = (9, 0)
 
 
 def profile_name(gpu_slices: int, compute_slices: int, memory_mib: int, total: int, suffix: str = "") -> str:
@@ -54,25 +54,25 @@ def profile_name(gpu_slices: int, compute_slices: int, memory_mib: int, total: i
     return f"{compute}{gpu_slices}g.{gigabytes}gb{suffix}"
 
 
-class Unanswered(Exception):
+class QueryFailed(Exception):
     """A query failed that the GPU could have answered: what is known stays, and it is asked again."""
 
 
-def quietly(subject: Subject, function: str, *arguments: Any) -> Any:
-    """The answer; None where there is none for us. Raises Unanswered; that is no fault, for other queries show it."""
+def ask_without_fault(subject: Subject, function: str, *arguments: Any) -> Any:
+    """The answer; None where there is none for us. Raises QueryFailed; that is no fault, for other queries show it."""
     before = len(subject.faults)
-    answer = subject.ask(None, function, *arguments, fine=UNTOLD)
+    answer = subject.ask(None, function, *arguments, fine=NO_ANSWER_ERRORS)
     if len(subject.faults) > before:
         del subject.faults[before:]
-        raise Unanswered(function)
+        raise QueryFailed(function)
     return answer
 
 
-def look_at_profiles(subject: Subject, total: int) -> tuple[GpuInstanceProfile, ...]:
-    """What the GPU can be partitioned into. `total`: its memory in bytes. Raises Unanswered."""
+def read_profiles(subject: Subject, total: int) -> tuple[GpuInstanceProfile, ...]:
+    """What the GPU can be partitioned into. `total`: its memory in bytes. Raises QueryFailed."""
     found = []
-    for constant in range(PROFILES):
-        info = quietly(subject, "nvmlDeviceGetGpuInstanceProfileInfo", subject.handle, constant, 1)
+    for constant in range(PROFILE_COUNT):
+        info = ask_without_fault(subject, "nvmlDeviceGetGpuInstanceProfileInfo", subject.handle, constant, 1)
         if info is None or not info.sliceCount:
             continue
         places = list(_placements(subject, info.id))
@@ -81,7 +81,7 @@ def look_at_profiles(subject: Subject, total: int) -> tuple[GpuInstanceProfile, 
                 GpuInstanceProfile(
                     id=info.id,
                     name=profile_name(
-                        info.sliceCount, info.sliceCount, info.memorySizeMB, total, SUFFIXES.get(constant, "")
+                        info.sliceCount, info.sliceCount, info.memorySizeMB, total, PROFILE_SUFFIXES.get(constant, "")
                     ),
                     slices=info.sliceCount,
                     size=places[0][1],
@@ -99,28 +99,28 @@ def compute_profiles(slices: int) -> tuple[ComputeInstanceProfile, ...]:
     return tuple(
         ComputeInstanceProfile(id=constant, slices=size, count=slices // size)
         for size, constant in COMPUTE_PROFILES.items()
-        if size <= slices and size in USUAL_SIZES and (slices, size) != UNUSUAL
+        if size <= slices and size in LISTED_COMPUTE_SIZES and (slices, size) != UNLISTED_COMPUTE_SIZE
     )
 
 
 def _placements(subject: Subject, profile: int) -> Iterator[tuple[int, int]]:
     """(first memory slice, memory slices) of each placement."""
-    places, count = (pynvml.c_nvmlGpuInstancePlacement_t * MOST)(), pynvml.c_uint(MOST)
+    places, count = (pynvml.c_nvmlGpuInstancePlacement_t * MAX_INSTANCES)(), pynvml.c_uint(MAX_INSTANCES)
     function = "nvmlDeviceGetGpuInstancePossiblePlacements"
-    if quietly(subject, function, subject.handle, profile, places, pynvml.byref(count)) is not None:
-        for place in places[: min(count.value, MOST)]:
+    if ask_without_fault(subject, function, subject.handle, profile, places, pynvml.byref(count)) is not None:
+        for place in places[: min(count.value, MAX_INSTANCES)]:
             yield place.start, place.size
 
 
-def look_at_instances(subject: Subject, profiles: tuple[GpuInstanceProfile, ...]) -> tuple[GpuInstance, ...] | None:
-    """The GPU instances that there are; None where the driver cannot tell them. Raises Unanswered."""
+def read_instances(subject: Subject, profiles: tuple[GpuInstanceProfile, ...]) -> tuple[GpuInstance, ...] | None:
+    """The GPU instances that there are; None where the driver cannot tell them. Raises QueryFailed."""
     found = []
     for profile in profiles:
-        handles = gpu_instances(subject, profile.id)
+        handles = gpu_instance_handles(subject, profile.id)
         if handles is None:
             return None
         for handle in handles:
-            info = quietly(subject, "nvmlGpuInstanceGetInfo", handle)
+            info = ask_without_fault(subject, "nvmlGpuInstanceGetInfo", handle)
             parts = None if info is None else compute_instances(subject, handle, profile.slices)
             if parts is None:
                 return None
@@ -136,11 +136,13 @@ def look_at_instances(subject: Subject, profiles: tuple[GpuInstanceProfile, ...]
     return tuple(sorted(found, key=lambda each: each.id))
 
 
-def gpu_instances(subject: Subject, profile: int) -> list[Any] | None:
+def gpu_instance_handles(subject: Subject, profile: int) -> list[Any] | None:
     """NVML's handles of the GPU instances of a profile (its id)."""
-    handles, count = (pynvml.c_nvmlGpuInstance_t * MOST)(), pynvml.c_uint(MOST)
-    answer = quietly(subject, "nvmlDeviceGetGpuInstances", subject.handle, profile, handles, pynvml.byref(count))
-    return None if answer is None else list(handles[: min(count.value, MOST)])
+    handles, count = (pynvml.c_nvmlGpuInstance_t * MAX_INSTANCES)(), pynvml.c_uint(MAX_INSTANCES)
+    answer = ask_without_fault(
+        subject, "nvmlDeviceGetGpuInstances", subject.handle, profile, handles, pynvml.byref(count)
+    )
+    return None if answer is None else list(handles[: min(count.value, MAX_INSTANCES)])
 
 
 def compute_instances(subject: Subject, handle: Any, slices: int) -> tuple[ComputeInstance, ...] | None:
@@ -150,16 +152,16 @@ def compute_instances(subject: Subject, handle: Any, slices: int) -> tuple[Compu
         if size > slices:
             continue
         version, function = 1, "nvmlGpuInstanceGetComputeInstanceProfileInfo"
-        info = quietly(subject, function, handle, constant, SHARED, version)
+        info = ask_without_fault(subject, function, handle, constant, SHARED_ENGINES, version)
         if info is None:
             continue
         is_told = True
-        parts, count = (pynvml.c_nvmlComputeInstance_t * MOST)(), pynvml.c_uint(MOST)
+        parts, count = (pynvml.c_nvmlComputeInstance_t * MAX_INSTANCES)(), pynvml.c_uint(MAX_INSTANCES)
         function = "nvmlGpuInstanceGetComputeInstances"
-        if quietly(subject, function, handle, info.id, parts, pynvml.byref(count)) is None:
+        if ask_without_fault(subject, function, handle, info.id, parts, pynvml.byref(count)) is None:
             return None
-        for part in parts[: min(count.value, MOST)]:
-            told = quietly(subject, "nvmlComputeInstanceGetInfo", part)
+        for part in parts[: min(count.value, MAX_INSTANCES)]:
+            told = ask_without_fault(subject, "nvmlComputeInstanceGetInfo", part)
             if told is None:
                 return None
             found.append(ComputeInstance(id=told.id, slices=size))
@@ -169,10 +171,10 @@ def compute_instances(subject: Subject, handle: Any, slices: int) -> tuple[Compu
 def needs_reset(subject: Subject) -> bool | None:
     """Whether a change of the MIG mode needs a reset of the GPU: the driver says so, or its generation does."""
     try:
-        values = quietly(subject, "nvmlDeviceGetFieldValues", subject.handle, [RESETLESS])
-    except Unanswered:
+        values = ask_without_fault(subject, "nvmlDeviceGetFieldValues", subject.handle, [RESETLESS_MIG_FIELD])
+    except QueryFailed:
         values = None
     if values is not None and values[0].nvmlReturn == 0:
         return not values[0].value.uiVal
     capability = tuple(int(each) for each in subject.gpu.compute_capability.split(".") if each.isdecimal())
-    return capability < HOPPER if capability else None
+    return capability < HOPPER_COMPUTE_CAPABILITY if capability else None

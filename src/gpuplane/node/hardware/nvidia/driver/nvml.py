@@ -5,28 +5,28 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]
 
-from gpuplane.node.hardware.nvidia.driver.callpage import Page
-from gpuplane.node.hardware.nvidia.driver.errors import UNSUPPORTED, Failed, gpu_fault
+from gpuplane.node.hardware.nvidia.driver.callpage import CallPage
+from gpuplane.node.hardware.nvidia.driver.errors import UNSUPPORTED_ERRORS, CallFailed, gpu_fault
 from gpuplane.node.model.machine import Fault, Gpu
 
 
 class Nvml:
     """nvidia-ml-py, with each call announced before it is made."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: CallPage) -> None:
         self._page = page
         self.calls = 0
         """How many there were so far."""
 
     def call(self, function: str, *arguments: Any, gpu: int | None = None) -> Any:
-        """What nvidia-ml-py's function returns. `gpu` is the index of the GPU that it is about. Raises Failed."""
+        """What nvidia-ml-py's function returns. `gpu` is the index of the GPU that it is about. Raises CallFailed."""
         made = getattr(pynvml, function)
         self.calls += 1
         self._page.begin(function, gpu)
         try:
             return made(*arguments)
         except pynvml.NVMLError as error:
-            raise Failed(function, error.value) from None
+            raise CallFailed(function, error.value) from None
         finally:
             self._page.end()
 
@@ -45,8 +45,8 @@ class Subject:
         """The answer; `default` where there is none. Errors named in `fine` are answers too."""
         try:
             return self._nvml.call(function, *arguments, gpu=self.gpu.index)
-        except Failed as failed:
-            if failed.error not in UNSUPPORTED and failed.error not in fine:
+        except CallFailed as failed:
+            if failed.error not in UNSUPPORTED_ERRORS and failed.error not in fine:
                 self.faults.append(gpu_fault(function, failed.error))
             return default
 

@@ -9,33 +9,33 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from gpuplane.node.hardware.nvidia.driver.channel import Skipped
-from gpuplane.node.hardware.nvidia.driver.computeprocesses import computing
-from gpuplane.node.hardware.nvidia.driver.devicenodes import own_nodes
-from gpuplane.node.hardware.nvidia.driver.driverfiles import Installed
-from gpuplane.node.hardware.nvidia.driver.errors import gather
-from gpuplane.node.hardware.nvidia.driver.events import Events
-from gpuplane.node.hardware.nvidia.driver.gpuhealth import Vitals
-from gpuplane.node.hardware.nvidia.driver.kernelfiles import Files
-from gpuplane.node.hardware.nvidia.driver.mig import MIB, Partitions
+from gpuplane.node.hardware.nvidia.driver.channel import SkippedGpu
+from gpuplane.node.hardware.nvidia.driver.computeprocesses import compute_process_ids
+from gpuplane.node.hardware.nvidia.driver.devicenodes import nodes_of_gpus
+from gpuplane.node.hardware.nvidia.driver.driverfiles import DriverFilesSearch
+from gpuplane.node.hardware.nvidia.driver.errors import distinct_faults
+from gpuplane.node.hardware.nvidia.driver.events import EventSet
+from gpuplane.node.hardware.nvidia.driver.gpuhealth import GpuHealth
+from gpuplane.node.hardware.nvidia.driver.kernelfiles import KernelFiles
+from gpuplane.node.hardware.nvidia.driver.mig import MIB, MigObserver
 from gpuplane.node.hardware.nvidia.driver.nvml import Nvml, Subject
-from gpuplane.node.hardware.nvidia.driver.topology import Fabric, address
+from gpuplane.node.hardware.nvidia.driver.topology import Topology, sysfs_address
 from gpuplane.node.model.machine import DeviceNodeStat, Driver, Fault, Gpu, Machine
 
-DISPLAYS = ("DGX Display", "NVIDIA DGX Display")  # a DGX Station's own; it can run nothing
-THOROUGH = 5  # looks, of which one is thorough
-MISSING = Fault(code="gpu-missing", message="the kernel's driver lists it, but NVML does not")
+DISPLAY_ONLY_MODELS = ("DGX Display", "NVIDIA DGX Display")  # a DGX Station's own; it can run nothing
+THOROUGH_OBSERVATION_INTERVAL = 5  # looks, of which one is thorough
+GPU_MISSING_FAULT = Fault(code="gpu-missing", message="the kernel's driver lists it, but NVML does not")
 
 
-class Looker:
+class Observer:
     """Looks at the machine, and remembers of it what cannot change."""
 
-    def __init__(self, nvml: Nvml, files: Files, driver: Driver, installed: Installed) -> None:
+    def __init__(self, nvml: Nvml, files: KernelFiles, driver: Driver, installed: DriverFilesSearch) -> None:
         self._nvml, self._files, self._driver, self._installed = nvml, files, driver, installed
         self._identities: dict[str, Gpu] = {}
         self._addresses: dict[int, str] = {}  # of an index; NVML numbers GPUs once, at its start
-        self._partitions, self._fabric, self._vitals = Partitions(files), Fabric(), Vitals()
-        self.events = Events(nvml)
+        self._partitions, self._fabric, self._vitals = MigObserver(files), Topology(), GpuHealth()
+        self.events = EventSet(nvml)
         self._switches, self._product, self._vgpu = files.switches(), files.product(), files.vgpu()
         self._dri: dict[str, tuple[str, ...]] = {}  # PCI address → DRM nodes
         self._own: tuple[str, ...] = ()  # nodes of GPUs and of their parts; these and the others as they were last seen
@@ -47,14 +47,14 @@ class Looker:
         self.subjects: Sequence[Subject] = ()
         """The GPUs of the last look, as far as they have handles with these."""
 
-    def look(self, skipped: Sequence[Skipped]) -> Machine:
-        """The whole machine now. Raises Failed where not even the GPUs can be counted."""
-        thorough = self._looks % THOROUGH == 0
+    def look(self, skipped: Sequence[SkippedGpu]) -> Machine:
+        """The whole machine now. Raises CallFailed where not even the GPUs can be counted."""
+        thorough = self._looks % THOROUGH_OBSERVATION_INTERVAL == 0
         self._looks += 1
         subjects = [self._subject(place, skipped, thorough) for place in self._places()]
         missing = tuple(self._missing(subjects))
-        hidden = {subject.gpu.pci for subject in subjects if subject.gpu.model in DISPLAYS}
-        subjects = self.subjects = [subject for subject in subjects if subject.gpu.model not in DISPLAYS]
+        hidden = {subject.gpu.pci for subject in subjects if subject.gpu.model in DISPLAY_ONLY_MODELS}
+        subjects = self.subjects = [subject for subject in subjects if subject.gpu.model not in DISPLAY_ONLY_MODELS]
         seen = [subject for subject in subjects if subject.handle]
         self._judge(seen, thorough=thorough)
         if thorough:
@@ -67,7 +67,7 @@ class Looker:
             subject.contain(self.events.register)
         there = self._files.nodes.there(node for subject in subjects for node in subject.gpu.device_nodes)
         gpus = (*(self._whole(subject, there, thorough) for subject in subjects), *missing)
-        own = tuple(own_nodes(gpus))
+        own = tuple(nodes_of_gpus(gpus))
         if thorough or own != self._own:
             self._own, self._nodes = own, self._files.nodes.shared()
             self._numbers = self._files.nodes.numbers((*self._nodes, *own), self._files.majors())
@@ -95,7 +95,7 @@ class Looker:
         """Have the instances of a GPU asked for at the next look: they were changed."""
         self._partitions.forget_instances(uuid)
 
-    def probe(self, uuid: str, skipped: Sequence[Skipped]) -> tuple[Gpu, tuple[int, ...]]:
+    def probe(self, uuid: str, skipped: Sequence[SkippedGpu]) -> tuple[Gpu, tuple[int, ...]]:
         """One GPU now, thoroughly, and the processes that compute on it. Its distances to the others are not told.
 
         The others are asked who they are only where the kernel's files do not tell which one it is.
@@ -113,7 +113,7 @@ class Looker:
         pids: tuple[int, ...] = ()
         if subject.handle:
             self._judge([subject], thorough=True)
-            pids = computing(subject, (subject.handle, *self._partitions.handles(subject)))
+            pids = compute_process_ids(subject, (subject.handle, *self._partitions.handles(subject)))
         return self._whole(subject, self._files.nodes.there(subject.gpu.device_nodes), thorough=True), pids
 
     def _judge(self, seen: Sequence[Subject], *, thorough: bool) -> None:
@@ -134,7 +134,7 @@ class Looker:
             addresses = tuple(self._addresses.get(index, "") for index in range(count))
         return [Gpu(index=index, pci=pci) for index, pci in enumerate(addresses)]
 
-    def _subject(self, place: Gpu, skipped: Sequence[Skipped], thorough: bool) -> Subject:
+    def _subject(self, place: Gpu, skipped: Sequence[SkippedGpu], thorough: bool) -> Subject:
         """One GPU, as far as it can be known without the others."""
         subject = Subject(self._nvml, place)
         charges = [each for each in skipped if each.means(place.index, place.pci)]
@@ -162,7 +162,7 @@ class Looker:
                 gpu = self._files.gpu(index + 1, pci)
                 if gpu.device_nodes and all(map(self._files.nodes.exists, gpu.device_nodes)):
                     index += 1
-                    yield gpu.but(faults=(MISSING,))
+                    yield gpu.but(faults=(GPU_MISSING_FAULT,))
 
     def _see(self, subject: Subject, thorough: bool) -> None:
         handle = subject.ask(None, "nvmlDeviceGetHandleByIndex", subject.gpu.index)
@@ -186,7 +186,7 @@ class Looker:
         minor = subject.ask(None, "nvmlDeviceGetMinorNumber", handle)
         capability = subject.ask((), "nvmlDeviceGetCudaComputeCapability", handle)
         place = subject.ask(None, "nvmlDeviceGetPciInfo", handle)
-        pci = address(place) if place is not None else pci
+        pci = sysfs_address(place) if place is not None else pci
         self._addresses[subject.gpu.index] = pci
         gpu = Gpu(
             index=subject.gpu.index,
@@ -216,7 +216,7 @@ class Looker:
         pci = subject.gpu.pci
         if thorough or pci not in self._dri:
             self._dri[pci] = self._files.dri(pci)
-        return subject.gpu.but(dri=self._dri[pci], faults=gather((*subject.faults, *missing)))
+        return subject.gpu.but(dri=self._dri[pci], faults=distinct_faults((*subject.faults, *missing)))
 
 
 def _one_number(place: Any, field: str) -> str:

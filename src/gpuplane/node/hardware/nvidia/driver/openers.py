@@ -13,16 +13,16 @@ from contextlib import suppress
 from gpuplane.base.files import read
 from gpuplane.node.model.partitions import GpuUser
 
-MODULES = ("nvidia_drm", "nvidia_modeset")
+DISPLAY_MODULES = ("nvidia_drm", "nvidia_modeset")
 """Kernel modules that keep GPUs open, for displays: /sys/module/NAME/refcnt counts their users, of whichever GPUs."""
 PERSISTENCE_DAEMON = "nvidia-persistenced"
 """Keeps all GPUs open, on most servers for ever. The kernel's name of it has 15 characters."""
-MOST = 32  # users that are named
-PATIENCE = 2.0  # seconds of a search through all descriptors
-LARGEST = 1 << 16  # bytes of these files
+MAX_LISTED_USERS = 32  # users that are named
+SEARCH_TIMEOUT = 2.0  # seconds of a search through all descriptors
+MAX_FILE_SIZE = 1 << 16  # bytes of these files
 
 
-def openers(
+def find_openers(
     root: str, minor: int | None, pids: Iterable[int] = (), ours: Iterable[int] = (), *, host_pids: bool = True
 ) -> tuple[GpuUser, ...]:
     """Everybody who may have the GPU of this minor number open. `root`: what holds /proc and /sys; `pids`: whom the
@@ -31,14 +31,14 @@ def openers(
     own = {os.getpid(), os.getppid(), *ours}
     listed = dict.fromkeys(each for each in pids if each not in own)
     if not host_pids:
-        return (*(GpuUser(name=f"process {pid}", pid=pid) for pid in list(listed)[:MOST]), *_modules(root))
+        return (*(GpuUser(name=f"process {pid}", pid=pid) for pid in list(listed)[:MAX_LISTED_USERS]), *_modules(root))
     if minor is not None:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + SEARCH_TIMEOUT
         listed |= dict.fromkeys(pid for pid in _numbers(folder, until) if pid not in own and _has(folder, pid, node))
-    return (*(_process(folder, pid) for pid in list(listed)[:MOST]), *_modules(root))
+    return (*(_process(folder, pid) for pid in list(listed)[:MAX_LISTED_USERS]), *_modules(root))
 
 
-def in_the_way(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
+def blocking_users(users: Iterable[GpuUser]) -> tuple[GpuUser, ...]:
     """Those because of whom nothing is tried: programs that would be disturbed, and surely have the GPU open.
 
     NVIDIA's own tools change modes and reset GPUs beside the persistence daemon, and nothing tells whether a kernel
@@ -71,17 +71,17 @@ def _has(folder: str, pid: int, node: str) -> bool:
 def _process(folder: str, pid: int) -> GpuUser:
     name, cgroups = "", tuple[str, ...]()
     with suppress(OSError):
-        name = read(f"{folder}/{pid}/comm", LARGEST).decode(errors="replace").strip()
+        name = read(f"{folder}/{pid}/comm", MAX_FILE_SIZE).decode(errors="replace").strip()
     if name and name == PERSISTENCE_DAEMON[:15]:
         name = PERSISTENCE_DAEMON
     with suppress(OSError):
-        lines = read(f"{folder}/{pid}/cgroup", LARGEST).decode(errors="replace").splitlines()
+        lines = read(f"{folder}/{pid}/cgroup", MAX_FILE_SIZE).decode(errors="replace").splitlines()
         cgroups = tuple(dict.fromkeys(line.split(":", 2)[2] for line in lines if line.count(":") >= 2))
     return GpuUser(name=name or f"process {pid}", pid=pid, cgroups=cgroups)
 
 
 def _modules(root: str) -> Iterator[GpuUser]:
-    for name in MODULES:
+    for name in DISPLAY_MODULES:
         with suppress(OSError, ValueError):
-            if int(read(os.path.join(root, "sys/module", name, "refcnt"), LARGEST)) > 0:
+            if int(read(os.path.join(root, "sys/module", name, "refcnt"), MAX_FILE_SIZE)) > 0:
                 yield GpuUser(name=name)

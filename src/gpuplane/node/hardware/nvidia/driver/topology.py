@@ -13,14 +13,21 @@ from typing import Any
 from gpuplane.node.hardware.nvidia.driver.nvml import Subject
 from gpuplane.node.model.machine import Link
 
-AGAIN = 60.0  # seconds
-LINKS = 36  # NVML_NVLINK_MAX_LINKS
-DISTANCES = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}  # nvmlGpuTopologyLevel_t; 0: one board
-SWITCH, UNKNOWN = 2, 0xFF  # nvmlNvLinkDeviceType_t
+LAYOUT_INTERVAL = 60.0  # seconds
+MAX_NVLINKS = 36  # NVML_NVLINK_MAX_LINKS
+DISTANCE_NAMES = {
+    0: "PIX",
+    10: "PIX",
+    20: "PXB",
+    30: "PHB",
+    40: "NODE",
+    50: "SYS",
+}  # nvmlGpuTopologyLevel_t; 0: one board
+NVSWITCH_PEER, UNKNOWN_PEER = 2, 0xFF  # nvmlNvLinkDeviceType_t
 
 
 @dataclass(frozen=True)
-class _Joined:
+class _GpuTopology:
     """How one GPU is joined to others. `active`: the numbers of its NVLinks that are."""
 
     active: tuple[int, ...]
@@ -28,18 +35,18 @@ class _Joined:
     distances: Mapping[str, str]
 
 
-class Fabric:
+class Topology:
     """The layout as last seen."""
 
     def __init__(self) -> None:
-        self._known: dict[str, _Joined] = {}
+        self._known: dict[str, _GpuTopology] = {}
         self._mig: dict[str, bool] = {}
         self._seen = 0.0
 
     def look(self, subjects: Sequence[Subject], switches: Sequence[str], now: float, *, thorough: bool) -> None:
         """Tell the GPUs their links and distances. `now` counts seconds."""
         mig = {s.gpu.uuid: s.gpu.mig_enabled for s in subjects}
-        if now - self._seen > AGAIN or any(self._mig.get(uuid) != enabled for uuid, enabled in mig.items()):
+        if now - self._seen > LAYOUT_INTERVAL or any(self._mig.get(uuid) != enabled for uuid, enabled in mig.items()):
             self._known, self._mig, self._seen = {}, mig, now
         peers = {s.gpu.pci: s.handle for s in subjects if s.gpu.pci}
         for each in subjects:
@@ -58,14 +65,14 @@ class Fabric:
             before = len(subject.faults)
             active = subject.whole((), _active)
             links = subject.whole((), lambda subject: _links(subject, active, switches))
-            joined = _Joined(active, links, subject.whole({}, lambda subject: _distances(subject, peers)))
+            joined = _GpuTopology(active, links, subject.whole({}, lambda subject: _distances(subject, peers)))
             self._known.pop(subject.gpu.uuid, None)
             if len(subject.faults) == before:
                 self._known[subject.gpu.uuid] = joined
         subject.gpu = subject.gpu.but(links=joined.links, distances=joined.distances)
 
 
-def address(pci: Any) -> str:
+def sysfs_address(pci: Any) -> str:
     """A PCI address of NVML's as sysfs writes it."""
     return f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
@@ -73,7 +80,7 @@ def address(pci: Any) -> str:
 def _active(subject: Subject) -> tuple[int, ...]:
     """The numbers of the active NVLinks."""
     found = []
-    for link in range(LINKS):
+    for link in range(MAX_NVLINKS):
         beyond = ("INVALID_ARGUMENT",)
         active = subject.ask(None, "nvmlDeviceGetNvLinkState", subject.handle, link, fine=beyond)
         if active is None:
@@ -90,11 +97,11 @@ def _links(subject: Subject, active: Sequence[int], switches: Sequence[str]) -> 
 
 
 def _peer(subject: Subject, link: int, switches: Sequence[str]) -> str:
-    kind = subject.ask(UNKNOWN, "nvmlDeviceGetNvLinkRemoteDeviceType", subject.handle, link)
-    if kind == SWITCH:
+    kind = subject.ask(UNKNOWN_PEER, "nvmlDeviceGetNvLinkRemoteDeviceType", subject.handle, link)
+    if kind == NVSWITCH_PEER:
         return "nvswitch"
     pci = subject.ask(None, "nvmlDeviceGetNvLinkRemotePciInfo", subject.handle, link)
-    peer = address(pci) if pci is not None else ""
+    peer = sysfs_address(pci) if pci is not None else ""
     return "nvswitch" if peer in switches else peer
 
 
@@ -103,6 +110,6 @@ def _distances(subject: Subject, peers: Mapping[str, Any]) -> dict[str, str]:
     for pci, handle in peers.items():
         if pci != subject.gpu.pci:
             level = subject.ask(None, "nvmlDeviceGetTopologyCommonAncestor", subject.handle, handle)
-            if level in DISTANCES:
-                found[pci] = DISTANCES[level]
+            if level in DISTANCE_NAMES:
+                found[pci] = DISTANCE_NAMES[level]
     return found

@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 from gpuplane.base.files import Way, walk
 
-ABSENT = (errno.ENOENT, errno.ENOTDIR)
+ABSENT_ERRORS = (errno.ENOENT, errno.ENOTDIR)
 
-Mark: TypeAlias = tuple[int, ...]
+FileMark: TypeAlias = tuple[int, ...]
 
 
 class Tree:
@@ -29,8 +29,8 @@ class Tree:
         self._seen: dict[str, os.stat_result | None] = {}
         self._ways: dict[tuple[str, bool], Way] = {}
         self._listed: dict[str, Mapping[str, bool]] = {}
-        self._marks: dict[str, Mark] = {}
-        self._times: dict[str, Mark] = {}
+        self._marks: dict[str, FileMark] = {}
+        self._times: dict[str, FileMark] = {}
         self._above: Tree | None = Tree("/") if self._root else None
         self._place = os.path.abspath(root)
         self.refused: dict[str, str] = {}
@@ -153,16 +153,16 @@ class Tree:
             return None
 
     def _refuse(self, path: str, error: OSError | ValueError) -> None:
-        if isinstance(error, OSError) and error.errno not in ABSENT:
+        if isinstance(error, OSError) and error.errno not in ABSENT_ERRORS:
             self.refused[self.outside(path)] = error.strerror or type(error).__name__
 
-    def _mark(self, path: str) -> Mark:
+    def _mark(self, path: str) -> FileMark:
         try:
             return _mark(os.lstat(self.outside(path)))
         except (OSError, ValueError):
             return ()
 
-    def _time(self, folder: str) -> Mark:
+    def _time(self, folder: str) -> FileMark:
         try:
             found = os.lstat(self.outside(folder))
         except OSError:
@@ -170,7 +170,7 @@ class Tree:
         return found.st_mtime_ns, found.st_ctime_ns
 
 
-def _mark(found: os.stat_result | None) -> Mark:
+def _mark(found: os.stat_result | None) -> FileMark:
     """What tells one thing from another that has its name. A folder is the same one whatever is in it."""
     if found is None:
         return ()

@@ -1,7 +1,7 @@
 """`gpuplane`, and `python -m gpuplane`.
 
-Until a command heeds signals itself (`cli/ending.py`) they end the process at once: nothing is made yet. Python would
-raise KeyboardInterrupt in the midst of an import, and show where.
+Until a command heeds signals itself (`cli/kit/signals.py`) they end the process at once: nothing is made yet. Python
+would raise KeyboardInterrupt in the midst of an import, and show where.
 """
 
 import _signal as signal  # type: ignore[import-not-found]  # the usual name imports much more, which takes time

@@ -15,18 +15,18 @@ from tempfile import TemporaryDirectory
 import click
 import pytest
 
-from gpuplane.cli import commands
+from gpuplane.cli import root_command
 from tests.cli.forked import Ended
+from tests.cli.kit.test_program import walk
 from tests.cli.table import ROWS, Row
 from tests.cli.terminals import NOBODY, Terminals, screen
-from tests.cli.test_program import walk
 from tests.cli.world import World
 
 pytestmark = pytest.mark.xdist_group("every command")
 
 WIDTHS = (60, 80, 120, None)
 USERS = (0, NOBODY) if os.geteuid() == 0 else (os.geteuid(),)
-EVERYTHING = dict(walk(commands()))
+EVERYTHING = dict(walk(root_command()))
 LEAVES = sorted(name for name, command in EVERYTHING.items() if not isinstance(command, click.Group))
 WHOLE = re.compile(r"^\W*(GPU|MIG)-|/|=")
 """Words that stay whole, however wide they are: ids, paths, names of resources and devices."""

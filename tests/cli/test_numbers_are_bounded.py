@@ -6,8 +6,8 @@ from typing import Any
 import click
 import pytest
 
-from gpuplane.cli import commands
-from gpuplane.cli.times import Amount, Duration
+from gpuplane.cli import root_command
+from gpuplane.cli.kit.durations import Amount, Duration
 
 ODD = ("nan", "inf", "-inf", "1e400", "-1", "-0.5", "")
 TIMES = ("0s", "0ms", "-1s", "nan", "nans", "inf", "infs", "1e9s", "9" * 400 + "d", "100000000d", "٣s")
@@ -26,7 +26,7 @@ def options(command: click.Command, name: str) -> Iterator[tuple[str, click.Para
     yield from ((f"{name} {each.opts[0]}", each) for each in command.params)
 
 
-ALL = {name: option for name, option in options(commands(), "gpuplane") if not name.startswith("gpuplane agent")}
+ALL = {name: option for name, option in options(root_command(), "gpuplane") if not name.startswith("gpuplane agent")}
 """Those of the agent are of the configuration: tests/node/core/config."""
 NUMBERS: dict[str, click.ParamType[Any]] = {
     name: option.type

@@ -153,7 +153,7 @@ def test_the_second_ctrl_c_ends_it_at_once(runs: Callable[..., Run]) -> None:
 
 STUCK = """
 import asyncio, sys
-from gpuplane.cli import ending
+from gpuplane.cli.kit import signals
 async def work():
     try:
         print("at work", flush=True)
@@ -161,8 +161,8 @@ async def work():
     finally:
         print("ending", flush=True)
         {end}
-ending.heed()
-ending.run(work(), lambda: print("abandoned", flush=True))
+signals.heed()
+signals.run(work(), lambda: print("abandoned", flush=True))
 """
 
 
@@ -180,7 +180,7 @@ def test_what_hangs_as_it_ends_is_ended_by_the_next_signal(runs: Callable[..., R
 
 UNNOTICED = """
 import asyncio, signal, threading, time
-from gpuplane.cli import ending
+from gpuplane.cli.kit import signals
 def speak():
     time.sleep(0.5)
     print("at work", flush=True)
@@ -189,8 +189,8 @@ async def work():
     threading.Thread(target=speak, daemon=True).start()
     signal.pthread_sigmask(signal.SIG_BLOCK, ending.SIGNALS)  # so that it comes to the other thread
     await asyncio.sleep(1000)
-ending.heed()
-ending.run(work())
+signals.heed()
+signals.run(work())
 """
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuplane.cli import agent
+from gpuplane.cli.commands.agent import main as agent
 
 DAEMONSET = Path(__file__).parents[2] / "deploy/base/daemonset.yaml"
 

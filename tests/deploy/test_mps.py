@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from gpuplane.cli.mps import command
+from gpuplane.cli.commands.mps import command
 from gpuplane.node.model.config import Settings
 from tests.deploy.kustomize import DEPLOY, Json, apply, build
 from tests.deploy.test_overlays import HOST_PATHS, LOCKED_DOWN, _container, _host_paths, _pod, _pruned, _rows, _typed

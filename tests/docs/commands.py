@@ -9,7 +9,7 @@ from typing import NamedTuple
 import click
 
 from gpuplane import cli
-from gpuplane.cli.options import Machine
+from gpuplane.cli.kit.options import Machine
 
 HOOK = Path(__file__).parents[2] / "src/gpuplane/node/host/hook"
 
@@ -34,7 +34,7 @@ class Shown(NamedTuple):
 
 def commands() -> dict[tuple[str, ...], click.Command]:
     """Each command by its words, groups of commands too."""
-    return dict(_walk((), cli.commands()))
+    return dict(_walk((), cli.root_command()))
 
 
 def _walk(words: tuple[str, ...], command: click.Command) -> Iterator[tuple[tuple[str, ...], click.Command]]:

@@ -1,4 +1,4 @@
-"""One module a command: parse, call, print. `COMMANDS` is the table of contents; docs/commands.md has what all keep.
+"""`commands` has one module or package a command, `kit` what they share; docs/commands.md has what all keep.
 
 The agent's command parses with argparse and imports neither click nor rich: it starts on every node. All other commands
 are for people; each is a click command named `command` in its module, imported only when it is asked for.
@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuplane.cli.program import Modules
+    from gpuplane.cli.kit.program import Modules
 
 COMMANDS = {
     "demo": "show a demo of the agent's main work on the screen; it needs no GPU, cluster or root",
@@ -39,15 +39,15 @@ def main() -> None:
     stand_in()
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # its own lines say only that kubelet went; ours say it better
     if sys.argv[1:2] == ["agent"]:
-        from gpuplane.cli import firstdriver
+        from gpuplane.cli.commands.agent import firstdriver
 
         first_driver = firstdriver.start(sys.argv[2:])
-        from gpuplane.cli import agent
+        from gpuplane.cli.commands.agent import main as agent
 
         agent.main(sys.argv[2:], first_driver)
-    from gpuplane.cli.program import run
+    from gpuplane.cli.kit.program import run
 
-    run(commands())
+    run(root_command())
 
 
 def stand_in() -> None:
@@ -62,16 +62,16 @@ def stand_in() -> None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
-def commands() -> "Modules":
+def root_command() -> "Modules":
     """All commands, as click knows them."""
     import click
 
     from gpuplane import __version__
-    from gpuplane.cli.program import Modules
+    from gpuplane.cli.kit.program import Modules
 
     group = Modules(
         "gpuplane",
-        package=__name__,
+        package=f"{__name__}.commands",
         table=COMMANDS,
         help="Node agent and tools that offer GPUs to Kubernetes.",
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 from click.testing import CliRunner
 
-from gpuplane.cli.cdi import command
+from gpuplane.cli.commands.cdi import command
 from gpuplane.node.model.machine import (
     DeviceNodeStat,
     Driver,

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from gpuplane.cli import runbook
+from gpuplane.cli.commands import runbook
 from gpuplane.node.core.kinds.table import FAULTS
 from gpuplane.node.core.telemetry.counters import DEFAULT_COUNTERS
 from tests.deploy.kustomize import DEPLOY

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 from lightkube import ConfigError
 from lightkube.config.models import Cluster, User
 
-from gpuplane.cli.options import kubeconfig
+from gpuplane.cli.kit.options import kubeconfig
 from gpuplane.kubernetes.client.kubeconfig import parse_kubeconfig
 
 GOOD = """

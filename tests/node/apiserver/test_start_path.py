@@ -6,7 +6,7 @@ import sys
 HEAVY = {"lightkube", "httpx2", "numpy", "rich", "click", "prometheus_client", "pynvml"}
 SCRIPT = """
 import sys
-import gpuplane.node.agent.main, gpuplane.cli.agent
+import gpuplane.node.agent.main, gpuplane.cli.commands.agent.main
 import gpuplane.node.hardware.nvidia.source, gpuplane.node.hardware.described.source
 print(*sorted({name.partition(".")[0] for name in sys.modules} & set(sys.argv[1:])))
 import gpuplane.node.apiserver.node

@@ -7,6 +7,8 @@ from gpuplane.base.text import Text
 
 USUAL_STATE_DIR = "/var/lib/gpuplane"
 """The state directory of an agent and of commands where none is given."""
+USUAL_CDI_DIR = "/var/run/cdi"
+"""Where the agent writes CDI specifications where no directory is given."""
 
 Command = tuple[str, ...]
 """The words of a command line. DEVICE stands for a device's name, GPU for the UUID of the GPU that it is or is of."""

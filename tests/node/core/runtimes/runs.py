@@ -8,7 +8,7 @@ from pathlib import Path
 
 from click.testing import CliRunner, Result
 
-from gpuplane.cli.runtime import command
+from gpuplane.cli.commands.runtime import command
 
 FILES = Path(__file__).parent / "files"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.cli import agent
+from gpuplane.cli.commands.agent import main as agent
 from gpuplane.sandbox.agent import Agent
 from tests.node.hardware.nvidia.devicenodes.world import host, standing
 

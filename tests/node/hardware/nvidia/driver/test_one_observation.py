@@ -80,7 +80,7 @@ async def test_a_machine_file() -> None:
 
 async def test_profiles(tmp_path: Path) -> None:
     """The name of a profile is a machine, and an unknown one, or a file that is not there, is not."""
-    from gpuplane.cli.machine import hardware
+    from gpuplane.cli.kit.machine import hardware
     from gpuplane.node.hardware.described.profiles import UnknownMachine
 
     assert len((await observe_once(hardware("t4"), 60)).gpus or ()) == 1

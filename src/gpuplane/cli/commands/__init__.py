@@ -1,0 +1,1 @@
+"""One module or package a command: parse, call, print. What commands share is in `cli/kit`."""

@@ -1,0 +1,66 @@
+"""Where this process sees the root that the driver is installed in, and which option decided that."""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuplane.cli.kit.machine import NVML
+from gpuplane.node.core.config.flags import FLAG_BY_NAME
+from gpuplane.node.core.config.flagvalues import find_text_and_source
+from gpuplane.node.host.kernellog import host_pids
+
+HERE, HOST = "driver-root-ctr-path", "driver-root"
+MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
+"""What Docker and podman put into the containers that they start."""
+
+
+class Root(NamedTuple):
+    """Where this process sees the driver's root. `why`: what decided that; it is said after what is missing there."""
+
+    path: Path
+    why: str
+    said: bool = True  # whether it is more than what is left where nothing is said
+
+
+def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contained: bool) -> Root:
+    """The root: what --driver-root-ctr-path says; else its default where that is a directory; else --driver-root, which
+    is a path of the host, where this process sees that; else its own root, in which NVIDIA's runtime puts the driver.
+
+    `contained`: whether this process is in a container, where a path of the host is of no use unless it is mounted.
+    """
+    said = find_text_and_source(FLAG_BY_NAME[HERE], flags, environment)
+    if said and said[0]:
+        return Root(Path(said[0]), f"{said[1]} is set")
+    default = Path(FLAG_BY_NAME[HERE].default)
+    if _is_there(default):
+        return Root(default, f"it is the default of --{HERE}")
+    host = find_text_and_source(FLAG_BY_NAME[HOST], flags, environment)
+    if host and os.path.normpath(host[0]).strip("/."):
+        path = Path(host[0])
+        if _is_there(path) or not contained:
+            return Root(path, f"{host[1]} is set, and --{HERE} is not")
+        why = (
+            f"this container cannot see {path}, the host path from {host[1]}: mount it into the container, and "
+            "set its mount point"
+        )
+        return Root(Path("/"), f"{why} with --{HERE}", False)
+    return Root(Path("/"), f"if the driver is elsewhere, set --{HERE}", False)
+
+
+def seen(root: Root, machine: str) -> Path | None:
+    """Where the driver's root is for a machine; None where a described one has none here."""
+    return root.path if machine == NVML or (root.said and _is_there(root.path)) else None
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a directory is seen there. One that is closed to us is not: the way to it may be, too."""
+    with suppress(OSError):
+        return path.is_dir()
+    return False
+
+
+def contained(environment: Mapping[str, str]) -> bool:
+    """Whether this process is in a container: by its process ids, what a pod is told, or what a runtime leaves."""
+    return not host_pids() or "KUBERNETES_SERVICE_HOST" in environment or any(each.exists() for each in MARKS)

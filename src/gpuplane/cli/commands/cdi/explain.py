@@ -1,0 +1,216 @@
+"""`gpuplane cdi explain`: what a container gets with a device, and why."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+
+import click
+import msgspec
+
+from gpuplane.base.text import Text, clip, group_by_key, join_first_names
+from gpuplane.cli.commands.cdi.specdirs import known, spec_dir
+from gpuplane.cli.kit import agent
+from gpuplane.cli.kit.agent import state_dir
+from gpuplane.cli.kit.messages import columns, fitted, say
+from gpuplane.node.core.containers.cdi.explanation import (
+    DeviceResolution,
+    EditExplanation,
+    EditKind,
+    Explanation,
+    explain_devices,
+)
+from gpuplane.node.core.containers.cdi.hookactions import HookAction
+from gpuplane.node.core.containers.cdi.names import CDI_KINDS
+from gpuplane.node.core.containers.cdi.registry import Registry
+from gpuplane.node.model.cdi import Mount
+from gpuplane.node.model.encoding import format_json
+
+TITLES: dict[EditKind, str] = {
+    "node": "device nodes",
+    "env": "environment",
+    "mount": "mounts",
+    "hook": "hooks",
+    "interface": "network interfaces",
+    "group": "supplementary groups",
+    "rdt": "Intel RDT, class of service",
+}
+FEW = 4
+"""So many things of a step are shown to a person one by one."""
+
+
+Left = Mapping[str, Text] | None
+"""Files and sockets that the agent gives to no container, and why; None where it cannot be asked."""
+
+
+@click.command()
+@click.argument("devices", nargs=-1, required=True, metavar="DEVICE...")
+@spec_dir
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@state_dir
+def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bool, state_dir: Path) -> None:
+    """Show what a container gets with these devices, which have qualified names such as nvidia.com/gpu=0.
+
+    It shows the file that defines each device, or why a device cannot be used and what to do; device nodes,
+    environment, mounts and hooks; what belongs to one device, and what to all devices of its kind; for devices of the
+    agent also what it leaves out because others than root could change it. Exit status: 0 if all devices can be used,
+    1 if one cannot, so that no container with it can be created. Without a terminal the output has one item on each
+    line, and tabs between columns.
+    """
+    there = known(directories)
+    explanation = explain_devices(there, devices)
+    unresolvable = any(told.problem for told in explanation.devices)  # which tells of wrong files where they matter
+    left, unknown = _left_out([name for name in devices if name in there.devices], state_dir)
+    if as_json:
+        sys.stdout.buffer.write(format_json(document(explanation, there, left)))
+    else:
+        for trouble in filter(None, (*(() if unresolvable else there.problem_by_file.values()), unknown)):
+            say(trouble, err=True)
+        show(explanation, left or {})
+    if unresolvable:
+        raise SystemExit(1)
+
+
+def _left_out(devices: Iterable[str], state_dir: Path) -> tuple[Left, str]:
+    """What the agent leaves out of the files of its devices; or why that is not known."""
+    if not any(each.partition("=")[0] in CDI_KINDS for each in devices):
+        return {}, ""
+    try:
+        machine = agent.show(state_dir).snapshot.machine
+    except click.ClickException as error:
+        return None, f"Cannot find out what the agent leaves out: {error.message}"
+    return (
+        ({}, "")
+        if machine is None
+        else ({path: machine.insecure_files[path] for path in sorted(machine.insecure_files)}, "")
+    )
+
+
+def document(explanation: Explanation, there: Registry, left: Left) -> dict[str, object]:
+    """For machines: every key is always there. `edits` is as CDI has it."""
+    pieces = [
+        msgspec.structs.asdict(piece)
+        | {"hook_actions": [msgspec.structs.asdict(action) for action in piece.hook_actions]}
+        for piece in explanation.edit_explanations
+    ]
+    return {
+        "devices": [msgspec.structs.asdict(told) for told in explanation.devices],
+        "edit_explanations": pieces,
+        "edits": explanation.edits,
+        "insecure_files": left,
+        "problems": there.problem_by_file,
+    }
+
+
+def show(explanation: Explanation, left: Mapping[str, Text]) -> None:
+    """Print the answer."""
+    if sys.stdout.isatty():
+        draw(explanation, left)
+        return
+    for line in lines(explanation):
+        click.echo(line)
+    for path, why in left.items():
+        click.echo(_line("left out", path, f"{why}"))
+
+
+def lines(explanation: Explanation) -> Iterator[str]:
+    """The answer for programs that read lines."""
+    for told in explanation.devices:
+        if told.problem:
+            yield _line("unresolvable", told.name, told.problem)
+        else:
+            yield _line("device", told.name, told.file, _version(told), *told.overridden_files)
+    for piece in explanation.edit_explanations:
+        yield _line(
+            piece.kind,
+            piece.edit_text,
+            piece.edit_options_text,
+            ", ".join(piece.devices_or_kinds),
+            "; ".join(piece.notes),
+        )
+        for step in piece.hook_actions:
+            yield _line("step", step.description, *step.targets)
+
+
+def _line(*cells: str) -> str:
+    return "\t".join(map(_printable, cells)).rstrip("\t")
+
+
+def _printable(text: str) -> str:
+    """On one line, with nothing that a terminal would obey."""
+    return clip(text, len(text))
+
+
+def _version(told: DeviceResolution) -> str:
+    return f"CDI {told.version}" + (f", needed for {', '.join(told.version_features)}" if told.version_features else "")
+
+
+def _defined(told: DeviceResolution) -> str:
+    before = f", which has priority over {' and '.join(told.overridden_files)}" if told.overridden_files else ""
+    return f"{told.file} ({_version(told)}){before}"
+
+
+def draw(explanation: Explanation, left: Mapping[str, Text]) -> None:
+    """Print the answer for a person."""
+    from rich.console import Console
+    from rich.markup import escape
+
+    console, width = Console(highlight=False), columns(sys.stdout.fileno())
+    for told in explanation.devices:
+        how, style = (f"cannot be used: {told.problem}", "red") if told.problem else (_defined(told), "")
+        whole = escape(fitted(f"{told.name}  {how}", width).removeprefix(told.name))
+        painted = f"[{style}]{whole}[/]" if style else whole
+        console.print(f"[bold]{escape(told.name)}[/bold]{painted}", soft_wrap=True)
+    if any(told.problem for told in explanation.devices):
+        console.print("[red]A container that requests all of this cannot be created.[/red]")
+    mounts = {mount.container_path: mount for mount in explanation.edits.mounts}
+    for kind, pieces in groupby(explanation.edit_explanations, key=lambda piece: piece.kind):
+        console.print(f"[bold]{TITLES[kind]}[/bold]")
+        for whose, alike in groupby(pieces, key=lambda piece: piece.devices_or_kinds):
+            head = fitted(f"  with {_whose(whose, explanation)}", width)
+            console.print(f"[dim]{escape(head)}[/dim]", soft_wrap=True)
+            for line in _mounts(mounts[each.edit_text] for each in alike) if kind == "mount" else _all(alike):
+                console.print(escape(fitted(f"    {line}", width)), soft_wrap=True)
+    if left:
+        console.print("[bold]left out[/bold], because users other than root could change these paths")
+    for why, paths in group_by_key((why, path) for path, why in left.items()):
+        console.print(
+            escape(fitted(f"    {_printable(f'{join_first_names(paths, FEW)}: {why}')}", width)), soft_wrap=True
+        )
+
+
+def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
+    names = {told.name for told in explanation.devices}
+    return ", ".join(each if each in names else f"any device of {each}" for each in origin)
+
+
+def _all(pieces: Iterable[EditExplanation]) -> Iterator[str]:
+    """Each with what it does, step by step."""
+    for piece in pieces:
+        yield "  ".join(
+            filter(None, map(_printable, (piece.edit_text, piece.edit_options_text, "; ".join(piece.notes))))
+        )
+        yield from (f"  {_step(step)}" for step in piece.hook_actions)
+
+
+def _step(step: HookAction) -> str:
+    return step.description + (f": {_printable(join_first_names(step.targets, FEW))}" if step.targets else "")
+
+
+def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
+    """Mounts by the folders where they appear: what is in them, where that comes from, and how it is mounted."""
+    for (folder, source, options), each in groupby(mounts, key=_place):
+        names = [_parts(mount.container_path)[1] for mount in each]
+        host = "" if source == folder else f"from {source}"
+        how = f"({','.join(options)})" if options else ""
+        yield "  ".join(filter(None, map(_printable, (folder, join_first_names(names, FEW), host, how))))
+
+
+def _place(mount: Mount) -> tuple[str, str, tuple[str, ...]]:
+    return _parts(mount.container_path)[0], _parts(mount.host_path)[0], mount.options
+
+
+def _parts(path: str) -> tuple[str, str]:
+    """(folder, name)."""
+    folder, slash, name = path.rpartition("/")
+    return folder or slash or path, name

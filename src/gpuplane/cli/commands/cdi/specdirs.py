@@ -1,0 +1,63 @@
+"""Where the commands look for specifications, and how they say what is wrong there."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from gpuplane.base.text import format_count, join_first_names
+from gpuplane.cli.kit.options import PATH
+from gpuplane.node.core.containers.cdi.registry import DEFAULT_SPEC_DIRECTORIES, Registry, build_registry
+from gpuplane.node.host.specfiles import found, paths
+
+FEW = 3
+"""So many names of those that files have in common are told."""
+
+ENVIRONMENT = "NVIDIA_CTK_CDI_SPEC_DIRS"  # with commas between, as NVIDIA's command has it
+
+
+def _named(context: click.Context, parameter: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
+    if given:
+        return given
+    named = [each.strip() for each in os.environ.get(ENVIRONMENT, "").split(",")]
+    return tuple(map(Path, filter(None, named))) or tuple(map(Path, DEFAULT_SPEC_DIRECTORIES))
+
+
+spec_dir = click.option(
+    "--spec-dir",
+    "directories",
+    multiple=True,
+    type=PATH,
+    metavar="DIR",
+    callback=_named,
+    help="A directory of specifications; if there are several, the last has priority. Default: "
+    f"${ENVIRONMENT} (with commas), else {' and '.join(DEFAULT_SPEC_DIRECTORIES)}.",
+)
+
+
+def known(directories: tuple[Path, ...]) -> Registry:
+    """What the files there define now."""
+    return build_registry(found(directories))
+
+
+def looked_into(directory: Path) -> str:
+    """What was found in a directory, in a sentence without its end."""
+    try:
+        count = len(paths(directory))
+    except OSError as error:
+        return f"{directory} cannot be read: {error.strerror}"
+    if not count:
+        return f"{directory} {'has no specification' if directory.exists() else 'does not exist'}"
+    return f"{directory} has {format_count(count, 'specification')}"
+
+
+def troubles(known: Registry) -> Iterator[str]:
+    """What is wrong with the files, a line each: those that count for nothing, and those that define the same."""
+    yield from known.problem_by_file.values()
+    together: dict[tuple[str, ...], list[str]] = {}
+    for name, files in known.conflicting_files_by_device.items():
+        together.setdefault(files, []).append(name)
+    for files, names in together.items():
+        devices = join_first_names(names, FEW)
+        yield f"{' and '.join(files)} define these devices with equal priority, so no runtime uses them: {devices}"

@@ -1,0 +1,197 @@
+"""`gpuplane choose`: which devices a node would advise, and why."""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+import click
+
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.text import format_count, tab_separated
+from gpuplane.cli.kit.messages import marked, told
+from gpuplane.cli.kit.options import PATH, Machine, OneOf, misuse
+from gpuplane.node.core.advertising import offer
+from gpuplane.node.core.choice.affinity import Policy
+from gpuplane.node.core.choice.explanation import ChoiceExplanation, explain_choice
+from gpuplane.node.core.config.resolve import resolve_with_sources
+from gpuplane.node.core.step import step
+from gpuplane.node.hardware.described import machinefile
+from gpuplane.node.hardware.described.profiles import find_machine_file
+from gpuplane.node.model.config import Config, Settings
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.facts import MachineObserved
+from gpuplane.node.model.snapshot import Snapshot
+from gpuplane.node.model.views import OfferedDevice, Resource
+
+DEVICES = "Devices, separated by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
+
+
+@click.command()
+@click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
+@click.option("--config", type=PATH, help="A configuration. Default: whole GPUs, no MIG.")
+@click.option("--resource", help="The resource. Default: the first that this node would advertise.")
+@click.option("--available", metavar="DEVICES", help=f"The free devices. {DEVICES} Default: all healthy devices.")
+@click.option(
+    "--required",
+    metavar="DEVICES",
+    default="",
+    help="The devices that the answer must include, in the format of --available.",
+)
+@click.option("--size", required=True, type=click.IntRange(1), help="How many devices to choose.")
+@click.option(
+    "--policy", type=OneOf(get_args(Policy)), help="The allocation policy. Default: the one of the configuration."
+)
+@click.option("--json", "as_json", is_flag=True, help="The whole answer as one JSON document.")
+def command(
+    machine: str,
+    config: Path | None,
+    resource: str | None,
+    available: str | None,
+    required: str,
+    size: int,
+    policy: Policy | None,
+    as_json: bool,
+) -> None:
+    """Show which devices kubelet would be advised to allocate, and why: how well they are connected, what stays free.
+
+    A pair of GPUs is worth 100 for each NVLink lane between them, plus 10 to 50 for how close they are on PCIe; a set
+    is worth the sum of its pairs. Without a terminal the output has one item on each line, and tabs between columns.
+
+    Exit status 1 if a container that requests so many devices would not start; --json shows the advice even then.
+    """
+    snapshot = _snapshot(machine, config)
+    offered = _resource(snapshot, resource)
+    free, must = None if available is None else _named(offered, available), _named(offered, required)
+    if free is not None and (missing := [id for id in must if id not in free]):
+        raise misuse(f"--required has devices that are not in --available: {', '.join(missing)}")
+    if len(must) > size:
+        raise misuse(f"--required has {format_count(len(must), 'device')}, more than --size {size}")
+    choice = explain_choice(snapshot, offered.name, free, must, size, policy)
+    if as_json:
+        sys.stdout.buffer.write(format_json(choice))
+    if choice.refusal_text:
+        raise click.ClickException(choice.refusal_text)
+    if not as_json and sys.stdout.isatty():
+        draw(choice)
+    elif not as_json:
+        for line in lines(choice):
+            click.echo(line)
+
+
+def lines(choice: ChoiceExplanation) -> Iterator[str]:
+    """The answer for programs that read lines."""
+    yield tab_separated("gpus", _set(choice))
+    yield from (tab_separated("id", id) for id in choice.ids)
+    yield f"affinity\t{choice.affinity}" + (
+        f"\tat most {choice.affinity_bound}" if choice.affinity_bound is not None else ""
+    )
+    if choice.affinities_for_later_requests:
+        yield "\t".join(("later", *map(_points, choice.affinities_for_later_requests)))
+    yield tab_separated("why", choice.choice_reason)
+    for kind in choice.best_sets:
+        yield "\t".join(
+            (
+                "sets",
+                str(kind.set_count),
+                str(kind.affinity),
+                *map(_points, kind.affinities_for_later_requests),
+                _comma(kind.example_gpu_indices),
+            )
+        )
+    if choice.assumption:
+        yield tab_separated("note", choice.assumption)
+
+
+def draw(choice: ChoiceExplanation) -> None:
+    """Print the answer for a person."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(
+        f"[bold]{marked(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {marked(choice.choice_reason)}"
+    )
+    for id in choice.ids:
+        console.print(f"  {marked(id)}", soft_wrap=True)
+    if choice.affinity_bound:
+        gap = 100 * (1 - choice.affinity / choice.affinity_bound)
+        console.print(
+            f"affinity {choice.affinity}; the best set has {choice.affinity_bound} or less, so this set is at most "
+            f"{gap:.0f} % below the best"
+        )
+    elif not choice.best_sets:
+        console.print(f"affinity {choice.affinity}")
+    if choice.best_sets:
+        heads = ("affinity", "best 8 of the rest", "best 4", "best 2", "sets", "set with the lowest indices")
+        table = Table(*heads, box=None, header_style="bold", pad_edge=False)
+        for n, kind in enumerate(choice.best_sets):
+            cells = (
+                str(kind.affinity),
+                *map(_points, kind.affinities_for_later_requests),
+                str(kind.set_count),
+                _comma(kind.example_gpu_indices),
+            )
+            table.add_row(*cells, style="" if n else "green")
+        console.print(table)
+    if choice.assumption:
+        console.print(f"[yellow]note[/yellow] {marked(choice.assumption)}")
+
+
+def _set(choice: ChoiceExplanation) -> str:
+    return _comma(f"{gpu} ×{count}" if count > 1 else gpu for gpu, count in choice.gpus.items())
+
+
+def _comma(each: Sequence[object] | Iterator[object]) -> str:
+    return ",".join(map(str, each))
+
+
+def _points(worth: int | None) -> str:
+    return "-" if worth is None else str(worth)
+
+
+def _snapshot(machine: str, config: Path | None) -> Snapshot:
+    """A node with this machine and configuration, of which no container holds anything."""
+    try:
+        described = find_machine_file(machine)
+        looked = machinefile.read_machine(files.read(described, MAX_BYTES), str(described))
+        settings = (
+            Settings()
+            if config is None
+            else resolve_with_sources(files.read(config, MAX_BYTES), str(config), {}, os.environ).settings
+        )
+    except InvalidInput as error:
+        raise click.ClickException(str(error)) from None
+    except OSError as error:
+        raise click.ClickException(told(error)) from None
+    return step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(looked), now=0.0)
+
+
+def _resource(snapshot: Snapshot, name: str | None) -> Resource:
+    offered = offer(snapshot)
+    found = next(iter(offered.resources), None) if name is None else offered.resource(name)
+    if found is None:
+        names = ", ".join(each.name for each in offered.resources)
+        instead = f"it would advertise: {names}" if names else offered.waiting_reason or "it has no device to advertise"
+        raise click.ClickException(f"this node would advertise no GPU as {name or 'any resource'}; {instead}")
+    return found
+
+
+def _named(resource: Resource, names: str) -> list[str]:
+    """The ids that a person names."""
+    found: list[str] = []
+    for name in filter(None, (each.strip() for each in names.split(","))):
+        ids = [device.id for device in resource.devices if name in _names(device)]
+        if not ids:
+            there = ", ".join(dict.fromkeys(device.unit.index for device in resource.devices))
+            raise click.ClickException(f"{resource.name} has no device {name!r}; it has the indices {there}")
+        found += ids
+    return [*dict.fromkeys(found)]
+
+
+def _names(device: OfferedDevice) -> tuple[str, ...]:
+    share = device.id.removeprefix(device.unit.id)
+    return device.id, device.unit.id, device.unit.index, f"{device.unit.index}{share}"

@@ -1,0 +1,244 @@
+"""`gpuplane config`: is a configuration good, and what would a node advertise with it?"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuplane.base import files
+from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.text import format_count, tab_separated
+from gpuplane.base.value import Value
+from gpuplane.cli.kit.messages import marked, say, told
+from gpuplane.cli.kit.options import PATH, Machine
+from gpuplane.node.core.config.flags import FLAGS, Flag
+from gpuplane.node.core.config.flagtable import flags_table
+from gpuplane.node.core.config.flagvalues import flag_texts_by_name
+from gpuplane.node.core.config.nvidia import differences_from_nvidia
+from gpuplane.node.core.config.resolve import ResolvedConfig, resolve_with_sources
+from gpuplane.node.core.explanation import Explanation, UnitExplanation, explain_node
+from gpuplane.node.hardware.described import machinefile
+from gpuplane.node.hardware.described.profiles import find_machine_file
+from gpuplane.node.model.encoding import format_json
+
+
+def flags(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The agent's flags that are settings, on a command: they come before environment and file as they do there."""
+    for flag in reversed([flag for flag in FLAGS if flag.settings_field and flag.names]):
+        names = [f"--{name}" for name in flag.names]
+        command = click.option(
+            *names, _parameter(flag.option_or_variable_or_key), metavar="VALUE", help=flag.help, **_kind(flag)
+        )(command)
+    return command
+
+
+def _kind(flag: Flag) -> dict[str, Any]:
+    """How it is given: a switch needs no value, a list may be given in parts."""
+    if flag.value_kind == "switch":
+        return {"is_flag": False, "flag_value": "true"}
+    return {"multiple": True} if flag.value_kind in ("choices", "numbers") else {}
+
+
+def _parameter(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _said(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """What is said of the flags; an empty tuple is a list of which nothing is said."""
+    found = {
+        flag.option_or_variable_or_key: parameters.get(_parameter(flag.option_or_variable_or_key))
+        for flag in FLAGS
+        if flag.names
+    }
+    return flag_texts_by_name({name: None if value == () else value for name, value in found.items()})
+
+
+@click.group()
+def command() -> None:
+    """Check and explain configurations: files in the v1 format of NVIDIA's device plugin.
+
+    Exit status: 0 the configuration is good; 1 it is wrong or cannot be read; 2 the command line is wrong.
+    """
+
+
+@command.command()
+@click.argument("files", nargs=-1, required=True, type=PATH)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: file → its errors, warnings and notes.")
+@flags
+def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
+    """Show what is wrong with each FILE, with line numbers. A directory stands for the files in it.
+
+    Everything that is misspelt, missing or of a wrong type is reported at once. Contradictions are reported as far as
+    they can be checked: if an item of a list has a wrong type, the rest of the list is checked once that is corrected.
+    """
+    said = _said(parameters)
+    found = {str(file): _checked(file, said) for path in files for file in _inside(path)}
+    if as_json:
+        _print(found)
+    else:
+        for name, each in found.items():
+            _tell(name, each)
+    sys.exit(any(each.errors for each in found.values()))
+
+
+class Checked(Value):
+    """What is to be said of a file: what is wrong, what is taken otherwise than written, what to know besides.
+
+    `notes`: what has no effect, or another one than with NVIDIA's device plugin.
+    """
+
+    errors: tuple[str, ...]
+    warnings: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def _checked(file: Path, said: Mapping[str, str]) -> Checked:
+    try:
+        data = _read(file)
+        resolved = resolve_with_sources(data, str(file), said, os.environ)
+    except InvalidInput as invalid:
+        return Checked(tuple(invalid.errors), (), ())
+    except _Unreadable as error:
+        return Checked((error.message,), (), ())
+    ignored = (f"{where}: {why}" for where, why in resolved.ignored_settings.items())
+    return Checked((), resolved.warnings, (*ignored, *differences_from_nvidia(data, str(file))))
+
+
+def _tell(name: str, checked: Checked) -> None:
+    for each in (*checked.errors, *checked.warnings, *checked.notes):
+        say(each, err=True)
+    if not checked.errors:
+        say(f"{name}: good" + (f", {format_count(len(checked.warnings), 'warning')}" if checked.warnings else ""))
+
+
+@command.command(name="explain")
+@click.argument("file", type=PATH)
+@click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
+@click.option("--json", "as_json", is_flag=True, help="The whole explanation as one JSON document.")
+@flags
+def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) -> None:
+    """Show what a node would advertise with FILE, and why: its GPUs, their names and ids, and the lines that decide."""
+    try:
+        described = find_machine_file(machine)
+        resolved = _resolve(file, _said(parameters))
+        read = machinefile.read_machine(_read(described), str(described))
+        explanation = explain_node(read, resolved, read.lists_by_kind)
+    except InvalidInput as invalid:
+        raise click.ClickException(str(invalid)) from None
+    if as_json:
+        _print(_Full(explanation, resolved))
+    elif sys.stdout.isatty():
+        _draw(explanation)
+    else:
+        _list(explanation)
+
+
+@command.command(name="reference")
+def reference_command() -> None:
+    """Print the agent's settings as a table in Markdown: flag, environment variable, key of the file, default."""
+    click.echo(flags_table(), nl=False)
+
+
+class _Unreadable(click.ClickException):
+    """A file that is not there, or not for us."""
+
+
+class _Full(Value):
+    """What `--json` shows."""
+
+    explanation: Explanation
+    resolved: ResolvedConfig
+
+
+def _print(value: object) -> None:
+    sys.stdout.buffer.write(format_json(value))
+
+
+def _inside(path: Path) -> list[Path]:
+    """The file, or the configurations of a directory; one without any stands for itself, since that is worth a word."""
+    if not path.is_dir():
+        return [path]
+    return sorted(each for each in path.iterdir() if each.is_file() and not each.name.startswith(".")) or [path]
+
+
+def _read(path: Path) -> bytes:
+    if path.is_dir():
+        raise _Unreadable(f"{path}: the directory has no configuration")
+    try:
+        return sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else files.read(path, MAX_BYTES)
+    except OSError as error:
+        raise _Unreadable(told(error)) from None
+
+
+def _resolve(path: Path, said: Mapping[str, str]) -> ResolvedConfig:
+    return resolve_with_sources(_read(path), str(path), said, os.environ)
+
+
+def _rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:
+    """Index, device, resource, ids, why and trouble of each unit."""
+    for unit in explanation.units:
+        what = f"{unit.model} {unit.profile}".strip()
+        yield (
+            unit.index,
+            what,
+            unit.resource or "-",
+            _ids(unit),
+            f"{unit.assignment_reason}",
+            f"{unit.unavailable_reason}",
+        )
+
+
+def _ids(unit: UnitExplanation) -> str:
+    if len(unit.ids) < 2:
+        return unit.ids[0] if unit.ids else unit.uuid
+    return f"{unit.ids[0]}…{len(unit.ids) - 1}"
+
+
+def _list(explanation: Explanation) -> None:
+    """For programs that read lines: no colours, no boxes, one line a thing, columns apart by tabs."""
+    if explanation.waiting:
+        click.echo(tab_separated("waiting", explanation.waiting))
+    click.echo(tab_separated("strategy", ",".join(explanation.strategy.strategies), explanation.strategy.reason))
+    for name, count in explanation.resources.items():
+        cells = f"{count.devices}", f"{count.healthy} healthy", f"preferred: {count.preference}"
+        click.echo(tab_separated("resource", name, *cells))
+    for row in _rows(explanation):
+        click.echo(tab_separated("unit", *row).rstrip("\t"))
+    for each in explanation.faults:
+        click.echo(tab_separated("fault", ", ".join(each.codes), each.change, ", ".join(each.sources)))
+    for note in explanation.notes:
+        click.echo(tab_separated("note", note))
+
+
+HEADS = ("GPU", "RESOURCE", "IDS", "DEVICE", "WHY")
+
+
+def _draw(explanation: Explanation) -> None:
+    """For people."""
+    from rich.console import Console
+
+    from gpuplane.cli.kit.tables import table
+
+    console = Console(highlight=False)
+    if explanation.waiting:
+        console.print(f"[yellow]Nothing would be advertised:[/yellow] {marked(explanation.waiting)}")
+    console.print(f"deviceListStrategy: {marked(str(explanation.strategy))}")
+    for name, count in explanation.resources.items():
+        sick = count.devices - count.healthy
+        unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""
+        console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, preferred: {marked(count.preference)}")
+    rows = [
+        dict(zip(HEADS, (index, resource, ids, what, why + f"; unhealthy: {trouble}" * bool(trouble)), strict=True))
+        for index, what, resource, ids, why, trouble in _rows(explanation)
+    ]
+    for line in table(HEADS, rows, console.width, ("DEVICE", "IDS", "WHY"), "WHY") if rows else ():
+        console.print(line, soft_wrap=True)
+    for each in explanation.faults:
+        where = marked(", ".join(each.sources))
+        console.print(f"[bold]{', '.join(each.codes)}[/bold]: {marked(each.change)} ({where})")
+    for note in explanation.notes:
+        console.print(f"[yellow]note[/yellow] {marked(note)}")

@@ -1,0 +1,97 @@
+"""`gpuplane driver`: make the agent release the GPU driver, and resume it."""
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from gpuplane.base.text import clip
+from gpuplane.base.value import Value
+from gpuplane.cli.kit.agent import ask, show, state_dir
+from gpuplane.cli.kit.durations import Duration, boottime, span, wall
+from gpuplane.cli.kit.messages import say
+from gpuplane.cli.kit.options import as_json
+from gpuplane.node.core.requests import driver_release_reason
+from gpuplane.node.model.control import MAX_DRIVER_RELEASE_SECONDS, GetNodeState, ReleaseDriver, ResumeDriver
+from gpuplane.node.model.encoding import format_json
+from gpuplane.node.model.status import DRIVER, DriverStatus
+
+PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
+
+
+class Told(Value):
+    """What `--json` shows."""
+
+    released: bool
+    reason: str
+    until: str | None
+    was_released: bool  # before this
+
+
+@click.group()
+def command() -> None:
+    """Release the driver for a GPU reset, a MIG mode change or a driver upgrade.
+
+    While it is released, the agent has no /dev/nvidia* open, and withholds every device from new pods, with your
+    reason. Running pods are not affected. The release survives a restart of the agent, and ends after its time.
+    """
+
+
+@command.command()
+@click.option(
+    "--for",
+    "seconds",
+    type=Duration(most=MAX_DRIVER_RELEASE_SECONDS),
+    required=True,
+    help="How long: 90s, 10m, 2h; at most 7d.",
+)
+@click.option("--why", required=True, help="The reason, for everybody to see.")
+@as_json
+@state_dir
+def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
+    """Release the driver for a time. This replaces an earlier release.
+
+    Returns when no device node is open any more.
+    """
+    picture = show(state_dir)
+    before = picture.snapshot.ledger.release
+    ask(state_dir, ReleaseDriver(requested_at=boottime(), seconds=seconds, reason=why))
+    driver = _settled(state_dir)
+    if not driver.released:
+        raise click.ClickException(f"every device is withheld, but the driver is not released: {driver.text}")
+    told = f"The driver is released for {span(seconds)}: {clip(why)}. No device node is open."
+    was = (
+        f" This replaces a release that had {span(before.until - picture.now)} left: {before.reason}." if before else ""
+    )
+    _print(Told(True, clip(why), wall(seconds), before is not None), told + was, as_json)
+
+
+@command.command()
+@as_json
+@state_dir
+def take(as_json: bool, state_dir: Path) -> None:
+    """Resume the driver before the release ends."""
+    away = driver_release_reason(show(state_dir).snapshot)
+    ask(state_dir, ResumeDriver(requested_at=boottime()))
+    said = "The driver is resumed." if away else "The driver was not released."
+    _print(Told(False, "", None, bool(away)), said, as_json)
+
+
+def _print(told: Told, said: str, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(format_json(told))
+    else:
+        say(said)
+
+
+def _settled(directory: Path) -> DriverStatus:
+    """The status of the driver once it is released, or after all patience."""
+    driver = DriverStatus("failing", "the agent has not observed the machine yet")
+    for _ in range(int(PATIENCE / LOOK)):
+        picture = ask(directory, GetNodeState()).state
+        driver = (picture.snapshot.statuses.of(DRIVER) if picture else None) or driver
+        if driver.released:
+            break
+        time.sleep(LOOK)
+    return driver

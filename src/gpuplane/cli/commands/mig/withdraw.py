@@ -1,0 +1,33 @@
+"""`gpuplane mig withdraw`: end what `apply` or `restore` has requested of the running agent."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from gpuplane.base.value import Value
+from gpuplane.cli.kit.agent import ask, show, state_dir
+from gpuplane.cli.kit.durations import boottime
+from gpuplane.cli.kit.messages import say
+from gpuplane.cli.kit.options import as_json
+from gpuplane.node.model.control import WithdrawLayouts
+from gpuplane.node.model.encoding import format_json
+
+
+class Withdrawn(Value, omit_defaults=False):
+    """What `--json` shows. `config`: what was requested; "" where nothing was."""
+
+    config: str
+
+
+@click.command()
+@as_json
+@state_dir
+def command(as_json: bool, state_dir: Path) -> None:
+    """End the layouts that were requested of the running agent by a command. The GPUs stay as they are."""
+    before = show(state_dir).snapshot.ledger.layout_request
+    ask(state_dir, WithdrawLayouts(requested_at=boottime()))
+    if as_json:
+        sys.stdout.buffer.write(format_json(Withdrawn(config=before.name if before is not None else "")))
+    else:
+        say(f"{before.name} is withdrawn; the GPUs stay as they are" if before is not None else "nothing was requested")

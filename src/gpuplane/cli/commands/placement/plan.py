@@ -1,0 +1,126 @@
+"""`gpuplane placement plan`: which pods to move where, and what each move brings."""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuplane.base.text import format_count
+from gpuplane.cli.kit.cluster import (
+    config,
+    draw_table,
+    is_terminal,
+    kubeconfig,
+    read,
+    read_config,
+    saved,
+    write_rows,
+)
+from gpuplane.cli.kit.messages import say
+from gpuplane.cli.kit.options import as_json
+from gpuplane.cli.kit.progress import at_work
+from gpuplane.node.model.encoding import format_json
+
+if TYPE_CHECKING:
+    from gpuplane.cluster.answers.places import PlaceShown
+    from gpuplane.cluster.answers.plan import PlanShown
+
+HEADS = ("STEP", "POD", "FROM", "TO", "GAIN")
+MOST = 100_000
+
+
+class Moves(click.ParamType[str]):
+    """How many moves: a number, or a part of the pods that can be moved, as "5%"."""
+
+    name = "moves"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The text itself. Raises BadParameter."""
+        found = re.fullmatch(r"(\d{1,6})(%?)", str(value), re.ASCII)
+        if found is None or not 1 <= int(found[1]) <= (100 if found[2] else MOST):
+            self.fail(f"{value!r} is neither a number from 1 to {MOST} nor a part from 1% to 100%", param, ctx)
+        return str(value)
+
+
+@click.command()
+@click.option(
+    "--moves",
+    type=Moves(),
+    metavar="N|N%",
+    default="5%",
+    show_default=True,
+    help="How many pods are moved at most; in % of those on nodes with GPUs that can be moved.",
+)
+@config
+@kubeconfig
+@saved
+@as_json
+def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Path | None, as_json: bool) -> None:
+    """Show which pods to move where, so that what is free is of more use. Nothing is moved.
+
+    A pod is moved by ending it; the plan says where it should start again. GAIN is how many of the free GPUs a move
+    makes usable to pods that are expected; moves of one step bring that together. Pods stay that no controller would
+    start again, that belong to a DaemonSet, that are not safe to evict, or whose place depends on other pods. Without a
+    terminal each line is a move, with tabs between the columns.
+    """
+    configured = read_config(config)
+    seen = read(kubeconfig, saved)
+    from gpuplane.cluster.answers.plan import movable, show_plan
+
+    most = int(moves) if moves.isdecimal() else -(-len(movable(seen)) * int(moves[:-1]) // 100)
+    with at_work("planning moves"):
+        shown = show_plan(seen, configured, most)
+    if as_json:
+        sys.stdout.buffer.write(format_json(shown))
+        return
+    rows = [
+        (str(each.step), each.pod, _place(each.before), _place(each.after), f"{each.gain:.2f}") for each in shown.moves
+    ]
+    if not is_terminal():
+        write_rows(rows)
+        if not rows:
+            say(_no_move(shown), err=True)
+        return
+    if rows:
+        draw_table(HEADS, rows, ("FROM", "TO"))
+        click.echo()
+    for line in _sentences(shown):
+        say(line)
+
+
+def _place(place: "PlaceShown") -> str:
+    return " ".join(filter(None, (place.node, ",".join(place.gpus))))
+
+
+def _no_move(shown: "PlanShown") -> str:
+    if not shown.least_moves:
+        return "No move brings anything."
+    return f"It takes {shown.least_moves} moves to bring anything: give --moves {shown.least_moves} or more."
+
+
+def _sentences(shown: "PlanShown") -> Iterator[str]:
+    yield (
+        f"{format_count(shown.gpus, 'GPU')} of {format_count(shown.nodes, 'node')}; "
+        f"{format_count(shown.pods, 'pod')} there, of which {shown.movable} can be moved."
+    )
+    count = len(shown.moves)
+    if count:
+        steps = len({each.step for each in shown.moves})
+        yield (
+            f"{format_count(count, 'move')} in {format_count(steps, 'step')}. "
+            f"GPUs that are free and usable to pods that are expected: {shown.usable_before:.1f} before, "
+            f"{shown.usable_after:.1f} after. "
+            f"GPUs that nobody has a part of: {shown.free_before} before, {shown.free_after} after."
+        )
+    else:
+        yield _no_move(shown)
+    if assumed := sum(each.is_assumed for each in shown.moves):
+        has, its = ("it has", "its move") if assumed == 1 else ("they have", "their moves")
+        yield f"Of {format_count(assumed, 'pod')} nobody says which GPUs {has}: {its} may bring less."
+    if shown.waiting:
+        waits = f"{format_count(shown.waiting, 'pod')} wait{'s' if shown.waiting == 1 else ''}"
+        after = f" before, {len(shown.fit_after)} after" if count else ""
+        yield f"{waits}; {len(shown.fit_before)} would get a place{after}."

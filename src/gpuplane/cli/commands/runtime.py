@@ -1,0 +1,243 @@
+"""`gpuplane runtime`: make the container runtime of this node take CDI devices, by the smallest change, and back."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from gpuplane.base.strict import InvalidInput
+from gpuplane.base.value import Value
+from gpuplane.cli.kit import signals
+from gpuplane.cli.kit.messages import fail, say
+from gpuplane.cli.kit.options import PATH, OneOf, misuse
+from gpuplane.node.core.runtimes.plan import ChangeRecord, FileChange, format_version, unified_diff
+from gpuplane.node.host.runtimes import memories
+from gpuplane.node.host.runtimes.sources import Failed, Judged, Wish, judge
+from gpuplane.node.model.encoding import format_json
+
+STATE_DIR = Path("/var/lib/gpuplane-runtime")
+"""Not the agent's, which its container can write: what is remembered decides what root writes where."""
+
+RUNTIMES = OneOf(("containerd", "docker", "crio"), also={"cri-o": "crio"})
+
+WRAPPED = "no OCI runtime is wrapped: the container runtime itself accepts CDI devices"
+DEFAULT = "no other default runtime is needed: a container gets the CDI devices that kubelet passes"
+REFUSED = {
+    "--nvidia-runtime-name": WRAPPED,
+    "--nvidia-runtime-path": WRAPPED,
+    "--runtime-path": WRAPPED,
+    "--set-as-default": DEFAULT,
+    "--nvidia-set-as-default": DEFAULT,
+    "--config-mode": "no OCI hook is configured: the CDI specifications contain the hooks, see gpuplane cdi generate",
+    "--oci-hook-path": "no OCI hook is configured: the CDI specifications contain the hooks, see gpuplane cdi generate",
+}
+"""Flags of `nvidia-ctk runtime configure` that ask for what is not done, and what to know instead."""
+
+
+class Report(Value, omit_defaults=False):
+    """What `--json` shows: every key is always there."""
+
+    runtime: str
+    status: str  # nothing, needed, changed, undone, failed
+    version: str = ""
+    reason: str = ""
+    restart: str = ""
+    notes: tuple[str, ...] = ()
+    changes: tuple["Shown", ...] = ()
+    errors: tuple[str, ...] = ()
+
+
+class Shown(Value):
+    """A file, what becomes of it, and the unified diff."""
+
+    path: str
+    change: str
+    diff: str
+
+
+@click.group()
+def command() -> None:
+    """Make this node's container runtime accept CDI devices."""
+
+
+def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that are refused, each with its reason."""
+
+    def refuse(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        if value is not None:
+            name = parameter.opts[0]
+            raise click.UsageError(f"{name}: {REFUSED[name]}; leave this option out", ctx)
+
+    for name in REFUSED:
+        kind: dict[str, Any] = {"is_flag": False, "flag_value": "true", "hidden": True, "expose_value": False}
+        function = click.option(name, callback=refuse, **kind)(function)
+    return function
+
+
+def _cdi(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
+    if value.lower() not in ("true", "1"):
+        problem = f"{parameter.opts[0]}={value}: this command can only enable CDI; use --undo to revert the change"
+        raise click.UsageError(problem, ctx)
+
+
+def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
+    if value != "file":
+        problem = (
+            f"--config-source {value}: not supported, because a runtime's dump does not show which file has a setting"
+        )
+        raise click.UsageError(problem, ctx)
+
+
+@command.command(
+    short_help="enable CDI devices with the smallest change (often no change is needed), or revert that change"
+)
+@click.option("--runtime", type=RUNTIMES, required=True, help="The runtime.")
+@click.option("--config", default="", metavar="FILE", help="Its configuration file, if it is not the default one.")
+@click.option(
+    "--drop-in-config",
+    default="",
+    metavar="FILE",
+    help="Write the change into this file, and import it if no file does.",
+)
+@click.option("--cdi-dir", default="/var/run/cdi", show_default=True, metavar="DIR", help="The agent's CDI directory.")
+@click.option(
+    "--runtime-version",
+    default="",
+    metavar="V",
+    help="The runtime's version. Default: the version that its program prints.",
+)
+@click.option("--executable-path", default="", metavar="FILE", help="The runtime's program, which prints the version.")
+@click.option("--check", is_flag=True, help="Only check whether a change is needed: exit status 0 if not, 1 if it is.")
+@click.option("--dry-run", is_flag=True, help="Only show what would change, as a unified diff.")
+@click.option("--undo", is_flag=True, help="Revert what this command has changed.")
+@click.option(
+    "--state-dir",
+    type=PATH,
+    default=STATE_DIR,
+    show_default=True,
+    envvar="GPUPLANE_RUNTIME_STATE_DIR",
+    help="The directory where changes are recorded.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@click.option(
+    "--cdi.enabled",
+    "--cdi.enable",
+    "--enable-cdi",
+    is_flag=False,
+    flag_value="true",
+    default="true",
+    callback=_cdi,
+    expose_value=False,
+    help="For compatibility with nvidia-ctk: CDI is always enabled.",
+)
+@click.option(
+    "--config-source",
+    default="file",
+    callback=_source,
+    expose_value=False,
+    help="For compatibility with nvidia-ctk: the only accepted value is file.",
+)
+@_refused
+def configure(
+    runtime: str, check: bool, dry_run: bool, undo: bool, state_dir: Path, as_json: bool, **asked: str
+) -> None:
+    """Make a container runtime accept CDI devices by the smallest change, often none.
+
+    Every other byte of its files stays the same. The change is recorded, and --undo reverts it. The runtime is never
+    restarted: the output says what to run.
+
+    Exit status: 0 done, or nothing to do; 1 it failed, or with --check: a change is needed; --json distinguishes the
+    two.
+    """
+    if undo and check:
+        raise misuse("--undo and --check cannot be combined")
+    config, drop_in = (
+        str(Path(each).absolute()) if each else "" for each in (asked["config"], asked["drop_in_config"])
+    )
+    wish = Wish(runtime, asked["cdi_dir"], config, drop_in, asked["runtime_version"], asked["executable_path"])
+    try:
+        report = _undo(wish, state_dir, dry_run) if undo else _configure(wish, state_dir, check or dry_run)
+    except (InvalidInput, Failed) as error:
+        errors = tuple(error.errors) if isinstance(error, InvalidInput) else (str(error),)
+        report = Report(runtime, "failed", errors=errors)
+    _print(report, as_json, dry_run)
+    sys.exit(int(report.status == "failed" or (check and report.status == "needed")))
+
+
+def _configure(wish: Wish, state: Path, only_look: bool) -> Report:
+    judged = judge(wish)
+    plan = judged.plan
+    if only_look or not plan.changes:
+        status = "needed" if plan.changes else "nothing"
+        return _report(wish, judged, status, tuple(Shown(each.path, _said(each), each.diff()) for each in plan.changes))
+    done: list[Shown] = []
+    with memories.locked(state):
+        for change in plan.changes:
+            with signals.whole():
+                target = memories.apply(state, wish.runtime, change, judged.restart)
+            link = f" (a link to {target})" if target != change.path else ""
+            done.append(Shown(change.path, f"{_said(change)}{link}", change.diff()))
+    return _report(wish, judged, "changed", tuple(done))
+
+
+def _report(wish: Wish, judged: Judged, status: str, changes: tuple[Shown, ...]) -> Report:
+    number = format_version(judged.version) if judged.version else ""
+    restart = judged.restart if changes else ""
+    return Report(wish.runtime, status, number, judged.plan.reason, restart, judged.plan.notes, changes)
+
+
+def _said(change: FileChange) -> str:
+    """A change in words."""
+    new = "a new file: " if change.before is None else ""
+    return new + ", ".join(f"{each.key_path[-1]} = {msgspec.json.encode(each.value).decode()}" for each in change.edits)
+
+
+def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
+    named = [os.path.realpath(each) for each in (wish.config, wish.drop_in) if each]
+
+    def remembered() -> list[ChangeRecord]:
+        return [each for each in memories.remembered(state, wish.runtime) if not named or each.path in named]
+
+    if not remembered():
+        why = f"{state} has no record of a change of {' or '.join(named) or wish.runtime}"
+        if others := [each.path for each in memories.remembered(state, wish.runtime)]:  # it was in an imported file
+            why += (
+                f", but has records for {', '.join(others)}: to revert those changes, remove --config and "
+                "--drop-in-config"
+            )
+        return Report(wish.runtime, "nothing", reason=why)
+    done: list[Shown] = []
+    with memories.locked(state):
+        found = remembered()
+        for memory in found:
+            current, result = memories.undone(memory)
+            done.append(Shown(memory.path, result.description, unified_diff(memory.path, current, result.data)))
+            if not only_look:
+                with signals.whole():
+                    memories.take_back(state, memory, current, result)
+    restart = found[0].restart_command if any(each.diff for each in done) else ""
+    return Report(wish.runtime, "needed" if only_look else "undone", restart=restart, changes=tuple(done))
+
+
+def _print(report: Report, as_json: bool, with_diff: bool) -> None:
+    if as_json:
+        sys.stdout.buffer.write(format_json(report))
+        return
+    for error in report.errors:
+        fail(error)
+    if report.reason:
+        say(f"{report.reason}." if report.changes else f"Nothing to do: {report.reason}.")
+    for each in report.changes:
+        say(f"{each.path}: {each.change}")
+        if with_diff:
+            click.echo(each.diff, nl=False)
+    for note in report.notes:
+        say(f"Note: {note}.", err=True)
+    if report.status == "needed":
+        say("Nothing was written.")
+    if report.status in ("changed", "undone") and report.restart:
+        say(f"Takes effect when {report.runtime} is restarted: {report.restart}")

@@ -1,0 +1,79 @@
+"""What `--machine` means: the driver's, or a described one."""
+
+import errno
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware.described.profiles import find_machine_file
+from gpuplane.node.host.filewatch import contents
+
+if TYPE_CHECKING:
+    import socket
+    import subprocess
+
+NVML = "nvml"
+
+
+def hardware(
+    machine: str,
+    *,
+    driver_root: Path = Path("/"),
+    library_folders: tuple[str, ...] = (),
+    root_chosen: str = "",
+    dev_root: Path | None = None,
+    host_root: Path = Path("/"),
+    deadline: float = 10.0,
+    host_pids: bool = True,
+    first: "tuple[subprocess.Popen[bytes], socket.socket] | None" = None,
+) -> Hardware:
+    """The hardware that is meant: `nvml`, a profile or a file. Raises UnknownMachine, FileNotFoundError.
+
+    `driver_root`: where this process sees the driver's root, and `library_folders` those below it where its libraries
+    are looked for first; `root_chosen`: what decided that, for people. `dev_root`:
+    whose /dev has the driver's nodes; without it the driver's root, as NVIDIA has it. `host_root`: where /sys, /proc
+    and /dev are otherwise. `deadline`: seconds that a call of the driver may take.
+    `host_pids`: whether the numbers of processes are the host's here. `first`: see `cli/commands/agent/firstdriver.py`.
+    """
+    if machine == NVML:
+        from gpuplane.node.hardware.nvidia.source import Nvidia
+
+        nodes = dev_root or (driver_root if driver_root != Path("/") else host_root)
+        return Nvidia(
+            driver_root=driver_root,
+            library_folders=library_folders,
+            root_chosen=root_chosen,
+            root=host_root,
+            dev_root=nodes,
+            deadline=deadline,
+            host_pids=host_pids,
+            first=first,
+        )
+    from gpuplane.node.hardware.described.source import Described
+
+    file = _existing(find_machine_file(machine))
+    return Described(contents(file, every=0.2), file.name)
+
+
+def plain_devices(machine: str, devices_file: str, host_root: Path) -> Hardware | None:
+    """The source of devices that are no GPUs: a described machine, or a file whose devices are looked for on this node.
+
+    None where there is neither. Raises UnknownMachine, FileNotFoundError.
+    """
+    if machine == NVML and not devices_file:
+        return None
+    from gpuplane.node.hardware.plain.source import PlainDevices
+
+    if devices_file:
+        file = _existing(Path(devices_file))
+        return PlainDevices(contents(file), file.name, root=host_root)
+    file = _existing(find_machine_file(machine))
+    return PlainDevices(contents(file, every=0.2), file.name)
+
+
+def _existing(file: Path) -> Path:
+    """The file. One that vanishes later is waited for. Raises FileNotFoundError."""
+    if not file.exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))
+    return file

@@ -428,7 +428,7 @@ async def test_a_large_file_is_read_beside_the_event_loop(edited: Edited, monkey
         came.append(others_come.wait(5))
         return read_machine(data, file)
 
-    monkeypatch.setattr(source, "read", read_slowly)
+    monkeypatch.setattr(source, "read_machine", read_slowly)
     asyncio.get_running_loop().call_later(0.05, others_come.set)
     await edited.told(GOOD)
 

@@ -48,7 +48,7 @@ class ChangeRefused(Exception):
 
     def __init__(self, change: PartitionChange, error: str, users: Sequence[GpuUser] = ()) -> None:
         self.problem: ChangeProblem = PROBLEM_OF_ERROR.get(error, "failed")
-        self.failure: Text = describe_error(CALL_OF_CHANGE[type(change)], error)
+        self.failure: Text = describe_error(FUNCTION_OF_CHANGE[type(change)], error)
         self.users = tuple(users)
         super().__init__(self.failure)
 

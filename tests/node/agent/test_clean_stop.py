@@ -51,7 +51,7 @@ async def test_what_has_just_happened_is_not_forgotten_by_a_stop(
     machine, state = tmp_path / "machine.yaml", tmp_path / "state"
     machine.write_text(MACHINE)
     options = Options(kubelet_root=tmp_path / "kubelet", state_dir=state)
-    running = asyncio.create_task(run(options, Described(contents(machine, every=0.01), machine.name)))
+    running = asyncio.create_task(run(options, [Described(contents(machine, every=0.01), machine.name)]))
     async with asyncio.timeout(60):
         while not (state / "health.json").exists():
             await asyncio.sleep(0.01)

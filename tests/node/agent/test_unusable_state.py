@@ -16,6 +16,7 @@ from gpuplane.node.agent.options import Options
 from gpuplane.node.core.advertising import UNSAVED_LAYOUT_TEXT, missing_information_reason, offer
 from gpuplane.node.core.ledger import encode_part
 from gpuplane.node.core.serving import standby_reason
+from gpuplane.node.hardware import HARDWARE
 from gpuplane.node.host.peek import remembered
 from gpuplane.node.host.state import boot_id
 from gpuplane.node.model.config import MemorySharedResource, Settings, Sharing
@@ -24,7 +25,6 @@ from gpuplane.node.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Ledger, Snapshot
 from gpuplane.node.model.status import KUBELET_LOCK
-from gpuplane.node.model.telemetry import Sample
 from gpuplane.sandbox.kubelet import Kubelet
 
 DEADLINE = 60.0
@@ -33,16 +33,13 @@ DRAINED = HealthRecords(devices={"GPU-0": DeviceRecord(drain=Drain(reason="fan")
 
 
 class Still:
-    """Hardware that never changes."""
+    """A source whose GPU never changes."""
+
+    part = HARDWARE
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
         yield MachineObserved(MACHINE)
         await asyncio.Event().wait()
-
-    async def samples(self) -> AsyncGenerator[Sample, None]:
-        """Nothing."""
-        return
-        yield
 
     async def do(self, action: Action) -> None:
         pass
@@ -54,7 +51,7 @@ class Still:
 @asynccontextmanager
 async def running(root: Path) -> AsyncIterator[Agent]:
     """An agent in this process."""
-    agent = Agent(Options(kubelet_root=root / "k", state_dir=root / "s"), Still())
+    agent = Agent(Options(kubelet_root=root / "k", state_dir=root / "s"), [Still()])
     working = asyncio.create_task(agent.run())
     try:
         yield agent

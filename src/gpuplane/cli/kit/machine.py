@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware import GpuSource, Source
 from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.host.filewatch import contents
 
@@ -27,8 +27,8 @@ def hardware(
     deadline: float = 10.0,
     host_pids: bool = True,
     first: "tuple[subprocess.Popen[bytes], socket.socket] | None" = None,
-) -> Hardware:
-    """The hardware that is meant: `nvml`, a profile or a file. Raises UnknownMachine, FileNotFoundError.
+) -> GpuSource:
+    """The source of GPUs that is meant: `nvml`, a profile or a file. Raises UnknownMachine, FileNotFoundError.
 
     `driver_root`: where this process sees the driver's root, and `library_folders` those below it where its libraries
     are looked for first; `root_chosen`: what decided that, for people. `dev_root`:
@@ -56,20 +56,20 @@ def hardware(
     return Described(contents(file, every=0.2), file.name)
 
 
-def plain_devices(machine: str, devices_file: str, host_root: Path) -> Hardware | None:
-    """The source of devices that are no GPUs: a described machine, or a file whose devices are looked for on this node.
+def other_sources(machine: str, devices_file: str, host_root: Path) -> list[Source]:
+    """The sources of devices that are no GPUs: a described machine's, or those of this node.
 
-    None where there is neither. Raises UnknownMachine, FileNotFoundError.
+    A file names devices whose device nodes are looked for. Raises UnknownMachine, FileNotFoundError.
     """
     if machine == NVML and not devices_file:
-        return None
+        return []
     from gpuplane.node.hardware.plain.source import PlainDevices
 
     if devices_file:
         file = _existing(Path(devices_file))
-        return PlainDevices(contents(file), file.name, root=host_root)
+        return [PlainDevices(contents(file), file.name, root=host_root)]
     file = _existing(find_machine_file(machine))
-    return PlainDevices(contents(file, every=0.2), file.name)
+    return [PlainDevices(contents(file, every=0.2), file.name)]
 
 
 def _existing(file: Path) -> Path:

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 
 from gpuplane import __version__
@@ -24,7 +24,7 @@ from gpuplane.node.agent.parts import ASKED_AGAIN, PLUGINS, RunningParts, servin
 from gpuplane.node.core.commands import unusual_state_dir
 from gpuplane.node.core.ledger import is_ledger_stored
 from gpuplane.node.core.requests import driver_release_reason
-from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware import Actor, Sampler, Source
 from gpuplane.node.host.lock import locked
 from gpuplane.node.host.peek import peek, remembered
 from gpuplane.node.host.state import FORGOTTEN, boot_id, load
@@ -55,16 +55,18 @@ PEEK: Part[Status] = Part("what another agent remembers")
 CONTROL: Part[Status] = Part("control while standing by")
 
 
-async def run(options: Options, hardware: Hardware, plain_devices: Hardware | None = None) -> None:
-    """Run the agent until a signal asks it to stop. `plain_devices`: the source of devices that are no GPUs."""
-    await Agent(options, hardware, plain_devices).run()
+async def run(options: Options, sources: Sequence[Source]) -> None:
+    """Run the agent until a signal asks it to stop. `sources`: those of all devices of this node."""
+    await Agent(options, sources).run()
 
 
 class Agent:
     """One agent, from its start to its end."""
 
-    def __init__(self, options: Options, hardware: Hardware, plain_devices: Hardware | None = None) -> None:
-        self.options, self.hardware, self.plain_devices = options, hardware, plain_devices
+    def __init__(self, options: Options, sources: Sequence[Source]) -> None:
+        self.options, self.sources = options, sources
+        self.sampler = next((each for each in sources if isinstance(each, Sampler)), None)
+        self.actor = next((each for each in sources if isinstance(each, Actor)), None)
         state_dir = unusual_state_dir(str(options.state_dir))
         self.node = Node(Snapshot(ledger=Ledger(boot_id=boot_id()), state_dir=state_dir))
         self.running = RunningParts(self.node)
@@ -79,7 +81,7 @@ class Agent:
         for each in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(each, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
-        self.running.start(status_page(self.node, self.options, self.hardware))
+        self.running.start(status_page(self.node, self.options, self.sampler))
         reloading = asyncio.create_task(self._reload())
         while not self._stop.is_set():
             try:
@@ -90,7 +92,8 @@ class Agent:
         reloading.cancel()
         await asyncio.gather(reloading, return_exceptions=True)
         await self.running.end()
-        await self.hardware.release()
+        if self.actor is not None:
+            await self.actor.release()
 
     async def _take_turn(self) -> None:
         """Stand by until it is our turn, and serve until another has it, or we are asked to stop."""
@@ -147,9 +150,9 @@ class Agent:
 
     async def _watch(self) -> None:
         """Watch the world. A remembered wish holds from the first moment: no device node is opened."""
-        if driver_release_reason(self.node.snapshot):
-            await self.hardware.release()
-        self.running.start(watching(self.node, self.options, self.hardware, self.plain_devices))
+        if self.actor is not None and driver_release_reason(self.node.snapshot):
+            await self.actor.release()
+        self.running.start(watching(self.node, self.options, self.sources, self.actor))
 
     async def _serve(self, ledger: Ledger | None) -> None:
         """Serve until another has the turn, or we are asked to stop. What we know is on disk then, and nothing of ours
@@ -165,7 +168,7 @@ class Agent:
         parts = serving(
             self.node,
             self.options,
-            self.hardware,
+            self.actor,
             self.about,
             self.kubelet_lock.may_serve,
             remembers=ledger is not None,
@@ -216,5 +219,5 @@ class Agent:
             self._hangup.clear()
             log.info("SIGHUP: reading configuration, Node object and machine again")
             await self.running.again(*ASKED_AGAIN)
-            if not driver_release_reason(self.node.snapshot):
-                await self.hardware.do(ObserveMachine())
+            if self.actor is not None and not driver_release_reason(self.node.snapshot):
+                await self.actor.do(ObserveMachine())

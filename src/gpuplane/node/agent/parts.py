@@ -7,7 +7,7 @@ nothing in the world and answers nobody. Each part is restarted alone when it ra
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING
 
@@ -37,7 +37,7 @@ from gpuplane.node.core.health.probes import requested_probe_times
 from gpuplane.node.core.labels.featurelabels import feature_labels
 from gpuplane.node.core.partitions.state_machine import awaits_allocatable
 from gpuplane.node.core.requests import driver_release_reason
-from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware import Actor, Sampler, Source
 from gpuplane.node.hardware.migpartitions import keep_partitions
 from gpuplane.node.hardware.nvidia.devicenodes import keep_device_nodes
 from gpuplane.node.hardware.timeslices import keep_time_slices
@@ -130,7 +130,7 @@ class RunningParts:
         self.start(there)
 
 
-def status_page(node: Node, options: Options, hardware: Hardware) -> Parts:
+def status_page(node: Node, options: Options, sampler: Sampler | None) -> Parts:
     """What runs from the first moment to the last."""
     if options.metrics is None:
         return {}
@@ -140,7 +140,7 @@ def status_page(node: Node, options: Options, hardware: Hardware) -> Parts:
     def telemetry() -> "Telemetry":
         from gpuplane.node.agent.telemetry import Telemetry  # registering need not wait for these imports
 
-        return Telemetry(node, hardware, options.records_root)
+        return Telemetry(node, options.records_root)
 
     async def serve_status() -> None:
         from gpuplane.node.agent.statuspages import serve_status_pages
@@ -150,20 +150,19 @@ def status_page(node: Node, options: Options, hardware: Hardware) -> Parts:
 
     parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
         Part("status pages"): serve_status,
-        Part("samples"): lambda: telemetry().follow_samples(),
-        Part("sampling"): lambda: telemetry().request_samples(),
     }
+    if sampler is not None:
+        parts[Part("samples")] = lambda: telemetry().follow_samples(sampler)
+        parts[Part("sampling")] = lambda: telemetry().request_samples(sampler)
     if (counters := options.counters) is not None:
         parts[COUNTERS_FILE] = lambda: telemetry().follow_counters(counters)
     return parts
 
 
-def watching(node: Node, options: Options, hardware: Hardware, plain_devices: Hardware | None = None) -> Parts:
+def watching(node: Node, options: Options, sources: Sequence[Source], actor: Actor | None) -> Parts:
     """What an agent does also while it stands by: it watches, and changes nothing in the world."""
     parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
         Part("clock"): node.tick,
-        Part("hardware"): lambda: _watch(node, hardware, asks=bool(options.node_name)),
-        Part("driver release"): lambda: _release_driver(node, hardware),  # those who stand by do it, too
         CONFIG: lambda: configure(node, options.config),
         POD_RESOURCES: lambda: follow_allocations(node, options.kubelet_root),
         MPS_SUPERVISOR: lambda: hear(node),
@@ -172,8 +171,10 @@ def watching(node: Node, options: Options, hardware: Hardware, plain_devices: Ha
     }
     if (cdi_dir := options.cdi_dir) is not None:  # it writes only while this agent serves
         parts[CDI_FILES] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
-    if plain_devices is not None:
-        parts[Part("plain devices")] = lambda: _watch(node, plain_devices, asks=False)
+    for source in sources:
+        parts[source.part] = partial(_watch, node, source, waits=isinstance(source, Actor) and bool(options.node_name))
+    if actor is not None:
+        parts[Part("driver release")] = lambda: _release_driver(node, actor)  # those who stand by do it, too
     if options.node_name:
         parts[PODS] = lambda: watch_pods(node, options.node_name, options.kubeconfig)
         parts[API_SERVER] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
@@ -181,7 +182,7 @@ def watching(node: Node, options: Options, hardware: Hardware, plain_devices: Ha
 
 
 def serving(
-    node: Node, options: Options, hardware: Hardware, about: AgentInfo, ours: Callable[[], bool], remembers: bool
+    node: Node, options: Options, actor: Actor | None, about: AgentInfo, ours: Callable[[], bool], remembers: bool
 ) -> Parts:
     """What the one agent does that serves kubelet. `ours`: whether the lock is; `remembers`: the state directory is."""
     parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
@@ -190,12 +191,13 @@ def serving(
         ),
         Part("control"): lambda: control(node, options.state_dir / "control.sock", about),
         MPS_REQUESTS: lambda: ask(node),
-        Part("probes"): lambda: _probe(node, hardware),
-        TIME_SLICES: lambda: keep_time_slices(node, hardware),
-        Part("partitions"): lambda: keep_partitions(node, hardware),
         ALLOCATABLE: lambda: follow_allocatable(node, options.kubelet_root, awaits_allocatable),
         FEATURES_FILE: lambda: keep_features_file(node, feature_label_values),
     }
+    if actor is not None:
+        parts[Part("probes")] = lambda: _probe(node, actor)
+        parts[TIME_SLICES] = lambda: keep_time_slices(node, actor)
+        parts[Part("partitions")] = lambda: keep_partitions(node, actor)
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it
         parts[KERNEL_LOG] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
     if (cdi_dir := options.cdi_dir) is not None:
@@ -242,29 +244,30 @@ def feature_label_values(snapshot: Snapshot) -> Mapping[str, str] | None:
     return {key: label.value for key, label in labels.items()} if labels is not None else None
 
 
-async def _watch(node: Node, hardware: Hardware, *, asks: bool) -> None:
-    """The machine becomes facts. Our Node may ask to leave the driver alone: its word is waited for, for a moment."""
-    if asks:
+async def _watch(node: Node, source: Source, *, waits: bool) -> None:
+    """What a source observes becomes facts. `waits`: until the Node was read, for it may request the driver's release;
+    not for long."""
+    if waits:
         await wait_for_node_object(node)
-    async for fact in hardware.facts():
+    async for fact in source.facts():
         node.apply(fact.but(wall_clock=time.time()) if isinstance(fact, MachineObserved) else fact)
 
 
-async def _release_driver(node: Node, hardware: Hardware) -> None:
+async def _release_driver(node: Node, actor: Actor) -> None:
     """Release the driver while somebody requests that, and take it back afterwards."""
     released = False
     async for snapshot in node.changes(driver_release_reason):
         if bool(driver_release_reason(snapshot)) != released:
             released = not released
-            await (hardware.release() if released else hardware.do(ObserveMachine()))
+            await (actor.release() if released else actor.do(ObserveMachine()))
 
 
-async def _probe(node: Node, hardware: Hardware) -> None:
+async def _probe(node: Node, actor: Actor) -> None:
     """Make each requested recovery probe once; what it finds comes back as a fact."""
     done: Mapping[str, float] = {}
     async for snapshot in node.changes(requested_probe_times):
         wanted = requested_probe_times(snapshot)
         for gpu, asked in wanted.items():
             if done.get(gpu) != asked:
-                await hardware.do(ProbeGpu(gpu=gpu, requested_at=asked))
+                await actor.do(ProbeGpu(gpu=gpu, requested_at=asked))
         done = wanted

@@ -1,4 +1,4 @@
-"""Samples: what is requested of the hardware, and what is remembered of what it tells.
+"""Samples: what is requested of the sampler, and what is remembered of what it tells.
 
 Telemetry stays beside the snapshot. A sample wakes nobody but this part, and pages are made of the newest one.
 """
@@ -14,10 +14,10 @@ from gpuplane.node.core.telemetry.counters import parse_counters
 from gpuplane.node.core.telemetry.sampling import sampling_request
 from gpuplane.node.core.telemetry.state import TelemetryState, next_state
 from gpuplane.node.core.telemetry.usage import containers_of, with_names_of_pods
-from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware import Sampler
 from gpuplane.node.host.filewatch import contents
 from gpuplane.node.host.podrecords import PodRecords
-from gpuplane.node.model.facts import CountersLoaded, SetSampling, StatusChanged
+from gpuplane.node.model.facts import CountersLoaded, StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.status import COUNTERS_FILE, PROCESS_METRICS, Status
 from gpuplane.node.model.telemetry import SamplingRequest
@@ -32,8 +32,8 @@ READ_FOR = 300.0
 class Telemetry:
     """The newest state. Belongs to one event loop. `records_root`: kubelet's records of pods are below it."""
 
-    def __init__(self, node: Node, hardware: Hardware, records_root: Path) -> None:
-        self._node, self._hardware = node, hardware
+    def __init__(self, node: Node, records_root: Path) -> None:
+        self._node = node
         self._records = PodRecords(records_root)
         self._state = TelemetryState()
         self._read_at = -READ_FOR
@@ -50,20 +50,20 @@ class Telemetry:
         """Somebody reads the metrics. Any thread may say so."""
         self._read_at = time.monotonic()
 
-    async def request_samples(self) -> None:
-        """Have the hardware sample what is shown, for ever."""
+    async def request_samples(self, sampler: Sampler) -> None:
+        """Have what is shown sampled, for ever."""
         requested: SamplingRequest | None = None
         while True:
             is_read = time.monotonic() - self._read_at < READ_FOR
             request = sampling_request(self._node.snapshot, is_read=is_read)
             if request != requested:
                 requested, self._interval = request, request.interval
-                await self._hardware.do(SetSampling(request))
+                await sampler.set_sampling(request)
             await sleep_until_next(1.0)
 
-    async def follow_samples(self) -> None:
+    async def follow_samples(self, sampler: Sampler) -> None:
         """Remember each sample, for ever."""
-        async for sample in self._hardware.samples():
+        async for sample in sampler.samples():
             containers = containers_of(sample)
             if self._records.has_all(containers):
                 known = self._records.names(containers)

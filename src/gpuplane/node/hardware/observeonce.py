@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import aclosing
 
-from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware import GpuSource
 from gpuplane.node.model.facts import MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Machine
 
@@ -12,14 +12,14 @@ class NotObserved(Exception):
     """There was no look, and why."""
 
 
-async def observe_once(hardware: Hardware, seconds: float) -> Machine:
-    """The first look that any hardware tells. Its driver is let go of then, whatever became of it.
+async def observe_once(source: GpuSource, seconds: float) -> Machine:
+    """The first observation that a source tells. Its driver is released then, whatever became of it.
 
     Where the driver is missing, fails or hangs that look has no GPUs, and its faults say why. Raises NotObserved, where
     nothing is told within `seconds` too.
     """
     try:
-        async with asyncio.timeout(seconds), aclosing(hardware.facts()) as facts:
+        async with asyncio.timeout(seconds), aclosing(source.facts()) as facts:
             async for fact in facts:
                 if isinstance(fact, MachineObserved):
                     return fact.machine
@@ -28,5 +28,5 @@ async def observe_once(hardware: Hardware, seconds: float) -> Machine:
     except TimeoutError:
         raise NotObserved(f"the driver did not answer within {seconds:g} s") from None
     finally:
-        await hardware.release()
+        await source.release()
     raise NotObserved("the machine was not observed")

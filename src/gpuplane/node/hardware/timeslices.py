@@ -2,13 +2,13 @@
 
 from gpuplane.node.core import timeslices
 from gpuplane.node.core.ledger import is_ledger_remembered
-from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware import Actor
 from gpuplane.node.model.facts import SetTimeSlice, StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.status import TIME_SLICES, TimeSliceStatus
 
 
-async def keep_time_slices(node: Node, hardware: Hardware) -> None:
+async def keep_time_slices(node: Node, actor: Actor) -> None:
     """Have the tries made that are wished for, each once; what comes of them comes back as facts."""
     begun: SetTimeSlice | None = None
     told: TimeSliceStatus | None = None
@@ -19,4 +19,4 @@ async def keep_time_slices(node: Node, hardware: Hardware) -> None:
         wish = timeslices.current_try(snapshot)
         if wish is not None and wish != begun and is_ledger_remembered(snapshot):
             begun = wish
-            await hardware.do(wish)
+            await actor.do(wish)

@@ -16,7 +16,7 @@ from gpuplane.node.model.machine import DeviceList, Gpu, Machine
 from gpuplane.node.model.partitions import ChangeProblem, GpuUser, LayoutRequest, MigConfigs, PartitionChange
 from gpuplane.node.model.snapshot import Allocation, DriverRelease, Ledger, StoredLedger
 from gpuplane.node.model.status import Part, S
-from gpuplane.node.model.telemetry import DcgmCounter, SamplingRequest
+from gpuplane.node.model.telemetry import DcgmCounter
 
 
 class _TaggedMessage(Value, tag=True):
@@ -272,10 +272,4 @@ class ChangePartition(_TaggedMessage):
     requested_at: float
 
 
-class SetSampling(_TaggedMessage):
-    """Action: sample this from now on. Before the first one nothing is sampled, and none after an empty request."""
-
-    request: SamplingRequest
-
-
-Action = ObserveMachine | ProbeGpu | SetTimeSlice | ChangePartition | SetSampling
+Action = ObserveMachine | ProbeGpu | SetTimeSlice | ChangePartition

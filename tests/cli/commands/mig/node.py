@@ -14,6 +14,7 @@ from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.agent.control import control
 from gpuplane.node.agent.node import Node
 from gpuplane.node.core.partitions.names import profile_name
+from gpuplane.node.hardware import HARDWARE
 from gpuplane.node.hardware.migpartitions import keep_partitions
 from gpuplane.node.host.state import keep_stored
 from gpuplane.node.model.config import Settings
@@ -31,7 +32,7 @@ from gpuplane.node.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.node.model.partitions import ChangeProblem, ResetGpu, SetMigMode
 from gpuplane.node.model.snapshot import Allocation, Snapshot
 from gpuplane.node.model.status import DRIVER, DriverStatus
-from gpuplane.node.model.telemetry import Sample
+from gpuplane.node.model.telemetry import Sample, SamplingRequest
 from tests.node.core.partitions.tables import FOUR, SEVEN, Card, Placement, Profiles, by_id
 
 
@@ -110,7 +111,9 @@ class Driver:
 
 
 class CardHardware:
-    """What `Hardware` is."""
+    """A source of these GPUs."""
+
+    part = HARDWARE
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -128,6 +131,9 @@ class CardHardware:
     async def samples(self) -> AsyncGenerator[Sample, None]:
         await asyncio.Event().wait()
         yield Sample(0.0)
+
+    async def set_sampling(self, request: SamplingRequest) -> None:
+        """Nothing is sampled."""
 
     async def do(self, action: Action) -> None:
         """A look that shows the change comes before the word that it was made."""

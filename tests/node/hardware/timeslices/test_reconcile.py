@@ -1,7 +1,6 @@
 """The reconciler: a wish is done once, and not before the disk knows of it."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 
 from gpuplane.node.agent.node import Node
 from gpuplane.node.hardware.timeslices import keep_time_slices
@@ -9,7 +8,6 @@ from gpuplane.node.model.config import ReplicatedResource, Settings, Sharing
 from gpuplane.node.model.facts import (
     Action,
     ConfigLoaded,
-    Fact,
     LedgerStored,
     MachineObserved,
     SetTimeSlice,
@@ -18,26 +16,16 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.snapshot import Snapshot, StoredLedger
 from gpuplane.node.model.status import DRIVER, STATE_DIRECTORY, TIME_SLICES, DriverStatus, TurnStatus
-from gpuplane.node.model.telemetry import Sample
 from tests.node.core.health.world import machine
 
 LONG = ReplicatedResource(name="nvidia.com/gpu", replicas=2, time_slice="long")
 
 
 class Idle:
-    """Hardware that remembers what it shall do, and does nothing."""
+    """An actor that remembers what it shall do, and does nothing."""
 
     def __init__(self) -> None:
         self.asked: list[Action] = []
-
-    async def facts(self) -> AsyncGenerator[Fact, None]:
-        return
-        yield
-
-    async def samples(self) -> AsyncGenerator[Sample, None]:
-        """Nothing."""
-        return
-        yield
 
     async def do(self, action: Action) -> None:
         self.asked.append(action)

@@ -16,7 +16,7 @@ from gpuplane import __version__
 from gpuplane.base.strict import InvalidInput
 from gpuplane.cli.commands.agent.arguments import Choice, Parser
 from gpuplane.cli.commands.agent.driverroot import Root, contained, driver_root, seen
-from gpuplane.cli.kit.machine import NVML, hardware, plain_devices
+from gpuplane.cli.kit.machine import NVML, hardware, other_sources
 from gpuplane.cli.kit.messages import fail, told
 from gpuplane.node.agent.configure import Source
 from gpuplane.node.agent.main import Options, run
@@ -47,7 +47,7 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
         resolve_settings(None, "the command line", flags, environment)  # the file may get better, these do not
         root = driver_root(flags, environment, contained(environment))
         options = _options(arguments, flags, environment, root)
-        devices = hardware(
+        gpus = hardware(
             arguments.machine,
             driver_root=root.path,
             root_chosen=root.why,
@@ -55,7 +55,7 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
             host_pids=host_pids(),
             first=first_driver,
         )
-        others = plain_devices(arguments.machine, arguments.devices, arguments.host_root)
+        sources = [gpus, *other_sources(arguments.machine, arguments.devices, arguments.host_root)]
     except (InvalidInput, UnknownMachine, ValueError) as error:
         parser.error(str(error))
     except FileNotFoundError as error:
@@ -66,7 +66,7 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
         sys.exit(1)
     if problem := lacks(options):
         logging.getLogger("gpuplane").warning("%s", problem)
-    serve(run(options, devices, others))
+    serve(run(options, sources))
 
 
 def agent_parser() -> Parser:

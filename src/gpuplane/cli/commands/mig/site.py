@@ -21,7 +21,7 @@ from gpuplane.cli.kit.machine import NVML, hardware
 from gpuplane.cli.kit.messages import say, told
 from gpuplane.node.agent.node import Node, boottime
 from gpuplane.node.core.ledger import is_ledger_stored
-from gpuplane.node.hardware import Hardware
+from gpuplane.node.hardware import Source
 from gpuplane.node.hardware.described.profiles import UnknownMachine
 from gpuplane.node.hardware.migpartitions import keep_partitions
 from gpuplane.node.host.lock import locked
@@ -178,7 +178,7 @@ def _keep_agents_away(stack: AsyncExitStack, node: Node, kubelet_root: Path) -> 
     stack.callback(lock.release)
 
 
-async def _watch(node: Node, devices: Hardware) -> None:
+async def _watch(node: Node, devices: Source) -> None:
     async for fact in devices.facts():
         node.apply(fact)
 

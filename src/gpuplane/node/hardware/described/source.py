@@ -18,6 +18,7 @@ from contextlib import suppress
 from gpuplane.base import strict
 from gpuplane.base.pauses import seconds_until_next
 from gpuplane.base.text import matches_pattern
+from gpuplane.node.hardware import HARDWARE
 from gpuplane.node.hardware.described.failures import NO_SAMPLING, observed_facts
 from gpuplane.node.hardware.described.load import take_sample
 from gpuplane.node.hardware.described.machinefile import read_machine
@@ -33,7 +34,6 @@ from gpuplane.node.model.facts import (
     PartitionChangeFinished,
     ProbeFinished,
     ProbeGpu,
-    SetSampling,
     SetTimeSlice,
     StatusChanged,
     TimeSliceFinished,
@@ -41,7 +41,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.machine import Fault, Gpu, GpuProcess, Machine, MachineFile, Mig
 from gpuplane.node.model.partitions import PartitionChange
 from gpuplane.node.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
-from gpuplane.node.model.telemetry import Sample
+from gpuplane.node.model.telemetry import Sample, SamplingRequest
 
 FACTS_PER_TURN = 16
 """Facts after which others have their turn: an edit may add thousands of incidents."""
@@ -83,7 +83,9 @@ class ChangedMig:
 
 
 class Described:
-    """Hardware from the versions of one file, as they come."""
+    """NVIDIA's GPUs as one file describes them, whose versions come while we run."""
+
+    part = HARDWARE
 
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
         self._versions, self._name = versions, name
@@ -131,13 +133,16 @@ class Described:
                 async with asyncio.timeout(seconds_until_next(request.interval) if sampled else None):
                     await self._sample_due.wait()
 
+    async def set_sampling(self, request: SamplingRequest) -> None:
+        """Sample this from now on: it decides which calls are made, and so which fail."""
+        self._sampling = request
+        if self._good:
+            self._good = observed_facts(self._file_now, self._name, self._sampling)
+        self._tell_again()
+
     async def do(self, action: Action) -> None:
         """Tell again what the file shows, of the whole machine or of one GPU, or what came of a change."""
-        if isinstance(action, SetSampling):
-            self._sampling = action.request
-            if self._good:
-                self._good = observed_facts(self._file_now, self._name, self._sampling)
-        elif isinstance(action, ProbeGpu):
+        if isinstance(action, ProbeGpu):
             self._pending.append(self._probe(action))
         elif isinstance(action, SetTimeSlice):
             self._pending.append(self._set(action))

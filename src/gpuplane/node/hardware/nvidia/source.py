@@ -26,10 +26,12 @@ from typing import Any
 from gpuplane.base.pauses import seconds_until_next
 from gpuplane.base.text import Text
 from gpuplane.node.core.observation import replace_gpu_of_same_uuid
+from gpuplane.node.hardware import HARDWARE
 from gpuplane.node.hardware.nvidia.driver.channel import (
     DriverMessage,
     DriverOptions,
     DriverStatusChanged,
+    SetSampling,
     SkipGpus,
     SkippedGpu,
 )
@@ -55,7 +57,6 @@ from gpuplane.node.model.facts import (
     PartitionChangeFinished,
     ProbeFinished,
     ProbeGpu,
-    SetSampling,
     SetTimeSlice,
     StatusChanged,
     TimeSliceFinished,
@@ -63,7 +64,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.machine import Fault, Gpu, Machine
 from gpuplane.node.model.partitions import GpuUser, ResetGpu
 from gpuplane.node.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
-from gpuplane.node.model.telemetry import Sample
+from gpuplane.node.model.telemetry import Sample, SamplingRequest
 
 MAX_STUCK_PROCESSES = 1
 """Processes that survive being killed which are left behind while another one is started."""
@@ -83,7 +84,9 @@ NOT_OBSERVED = Fault(code="not-looked", message="the driver is released")
 
 
 class Nvidia:
-    """Hardware through NVML. All times are in seconds."""
+    """NVIDIA's GPUs through NVML. All times are in seconds."""
+
+    part = HARDWARE
 
     def __init__(
         self,
@@ -166,16 +169,18 @@ class Nvidia:
             if sample is not None:
                 yield sample
 
+    async def set_sampling(self, request: SamplingRequest) -> None:
+        """Have this sampled from now on, by this process and each that follows."""
+        self._options = self._options.but(sampling=request)
+        if self._looking is not None and not self._looking.ended:
+            self._looking.order(SetSampling(request))
+
     async def do(self, action: Action) -> None:
         """Look now. Where the driver was let go of it is taken up, and no charge holds: a GPU may have been reset.
 
         Anything else is begun, and comes back as a fact whatever becomes of it.
         """
-        if isinstance(action, SetSampling):
-            self._options = self._options.but(sampling=action.request)
-            if self._looking is not None and not self._looking.ended:
-                self._looking.order(action)
-        elif isinstance(action, ProbeGpu | SetTimeSlice):
+        if isinstance(action, ProbeGpu | SetTimeSlice):
             self._run(self._probe(action) if isinstance(action, ProbeGpu) else self._set(action))
         elif isinstance(action, ChangePartition):
             self._change(action)

@@ -12,10 +12,9 @@ from pathlib import Path
 
 from gpuplane.base import strict
 from gpuplane.node.hardware.described.machinefile import read_machine
-from gpuplane.node.model.facts import Action, DevicesObserved, Fact, StatusChanged
+from gpuplane.node.model.facts import DevicesObserved, Fact, StatusChanged
 from gpuplane.node.model.machine import Device, DeviceList, Fault, MachineFile
-from gpuplane.node.model.status import DEVICES_FILE, Status
-from gpuplane.node.model.telemetry import Sample
+from gpuplane.node.model.status import DEVICES_FILE, Part, Status
 
 OBSERVATION_INTERVAL = 1.0
 """Seconds between two looks at the device nodes of a real node."""
@@ -23,6 +22,8 @@ OBSERVATION_INTERVAL = 1.0
 
 class PlainDevices:
     """The source of plain devices. `root`: its /dev has their nodes; None: they are as the file describes them."""
+
+    part: Part[Status] = Part("plain devices")
 
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str, root: Path | None = None) -> None:
         self._versions, self._name, self._root = versions, name, root
@@ -51,17 +52,6 @@ class PlainDevices:
         finally:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
-
-    async def samples(self) -> AsyncGenerator[Sample, None]:
-        """Nothing: these devices have no counters."""
-        return
-        yield
-
-    async def do(self, action: Action) -> None:
-        """Nothing: all actions are about GPUs."""
-
-    async def release(self) -> None:
-        """Nothing: there is no driver to let go of."""
 
     async def _wait(self) -> None:
         if self._root is None:

@@ -9,12 +9,11 @@ import pytest
 from gpuplane.node.hardware.described.migchanges import make_change, with_mig_details
 from gpuplane.node.hardware.described.profiles import find_machine_file, profile_names
 from gpuplane.node.hardware.described.source import Described
-from gpuplane.node.hardware.plain.source import PlainDevices
-from gpuplane.node.model.facts import ChangePartition, ObserveMachine, SetSampling
+from gpuplane.node.model.facts import ChangePartition, ObserveMachine
 from gpuplane.node.model.machine import Gpu, Mig
 from gpuplane.node.model.partitions import CreateComputeInstance, CreateGpuInstance, PartitionChange, SetMigMode
 from gpuplane.node.model.telemetry import SAMPLED_FIELDS, Sample, SamplingRequest
-from tests.node.hardware.described.load.described import ALL, sample
+from tests.node.hardware.described.load.described import sample
 
 QUICK = SamplingRequest(fields=("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_DEV_ENC_UTIL"), interval=0.05, slow_interval=60)
 FILE = """
@@ -76,7 +75,7 @@ async def test_nothing_is_sampled_before_it_is_asked_for(edited: Edited) -> None
     """Nor of a machine that is not known yet. Then at once, and on."""
     await edited.files.put(FILE)
     assert await edited.silent()
-    await edited.hardware.do(SetSampling(QUICK))
+    await edited.hardware.set_sampling(QUICK)
     async with asyncio.timeout(DEADLINE):
         first = await edited.pending
     later = await edited.next()
@@ -88,7 +87,7 @@ async def test_nothing_is_sampled_before_it_is_asked_for(edited: Edited) -> None
 async def test_slow_fields_wait_for_their_clock(edited: Edited) -> None:
     """The others do not."""
     await edited.files.put(FILE)
-    await edited.hardware.do(SetSampling(QUICK))
+    await edited.hardware.set_sampling(QUICK)
     taken = [(await edited.next()).gpus[0].readings for _ in range(5)]
     taken += [(await edited.next()).gpus[0].readings for _ in range(20)]
 
@@ -109,7 +108,7 @@ load:
   - {{gpu: 0, mig: {device.uuid}, readings: {{DCGM_FI_DEV_FB_USED: 100}}}}
   - {{gpu: 0, mig: MIG-never, readings: {{DCGM_FI_DEV_FB_USED: 200}}}}
 """)
-    await edited.hardware.do(SetSampling(SamplingRequest(fields=("DCGM_FI_DEV_FB_USED",), interval=0.02)))
+    await edited.hardware.set_sampling(SamplingRequest(fields=("DCGM_FI_DEV_FB_USED",), interval=0.02))
     before = await edited.next()
     for number, change in enumerate([*changes, CreateGpuInstance(19, 0), CreateComputeInstance(19, 0, 1)]):
         await edited.hardware.do(ChangePartition("GPU-0", change, float(number)))
@@ -124,11 +123,11 @@ load:
 async def test_an_empty_request_ends_it(edited: Edited) -> None:
     """Until the next one."""
     await edited.files.put(FILE)
-    await edited.hardware.do(SetSampling(QUICK))
+    await edited.hardware.set_sampling(QUICK)
     await edited.next()
-    await edited.hardware.do(SetSampling(SamplingRequest(processes=False)))
+    await edited.hardware.set_sampling(SamplingRequest(processes=False))
     assert await edited.silent()
-    await edited.hardware.do(SetSampling(QUICK))
+    await edited.hardware.set_sampling(QUICK)
     async with asyncio.timeout(DEADLINE):
         await edited.pending
 
@@ -136,7 +135,7 @@ async def test_an_empty_request_ends_it(edited: Edited) -> None:
 async def test_a_released_driver_is_not_sampled(edited: Edited) -> None:
     """When it is taken up it goes on as was asked for."""
     await edited.files.put(FILE)
-    await edited.hardware.do(SetSampling(QUICK))
+    await edited.hardware.set_sampling(QUICK)
     await edited.next()
     await edited.hardware.release()
     assert await edited.silent()
@@ -148,22 +147,11 @@ async def test_a_released_driver_is_not_sampled(edited: Edited) -> None:
 async def test_who_is_slow_gets_the_newest(edited: Edited) -> None:
     """What was between is skipped, not kept."""
     await edited.files.put(FILE)
-    await edited.hardware.do(SetSampling(QUICK))
+    await edited.hardware.set_sampling(QUICK)
     first = await edited.next()
     await asyncio.sleep(0.5)
     second = await edited.next()
     assert second.taken_at - first.taken_at >= 0.4
-
-
-async def test_plain_devices_have_no_samples() -> None:
-    """Their stream ends at once."""
-
-    async def versions() -> AsyncIterator[bytes]:
-        yield b"devices: []"
-
-    hardware = PlainDevices(versions(), "m.yaml")
-    await hardware.do(SetSampling(ALL))
-    assert [each async for each in hardware.samples()] == []
 
 
 @pytest.mark.parametrize("name", profile_names())

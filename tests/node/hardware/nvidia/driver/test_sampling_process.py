@@ -13,7 +13,7 @@ import pytest
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.nvidia.driver.__main__ import AgentConnection
 from gpuplane.node.hardware.nvidia.driver.channel import DriverMessage, DriverOptions, FrameDecoder
-from gpuplane.node.model.facts import FaultOccurred, ObserveMachine, SetSampling
+from gpuplane.node.model.facts import FaultOccurred, ObserveMachine
 from gpuplane.node.model.machine import InjectedFailure, MachineFile
 from gpuplane.node.model.telemetry import GpuSample, Sample, SamplingRequest
 from tests.node.hardware.nvidia.driver.standin import StandIn
@@ -88,19 +88,19 @@ async def test_it_begins_with_a_request_and_ends_with_an_empty_one(heard: Heard)
     assert await heard.silent()
     assert heard.samples == []
 
-    await heard.watch.hardware.do(SetSampling(QUICK))
+    await heard.watch.hardware.set_sampling(QUICK)
     sample = await heard.until(tells)
     assert gpu(sample).readings[POWER] == 612.345
     assert [each.pid for each in gpu(sample).processes] == [5, 7]
     assert sample.calls > 0
 
-    await heard.watch.hardware.do(SetSampling(SamplingRequest(processes=False)))
+    await heard.watch.hardware.set_sampling(SamplingRequest(processes=False))
     assert await heard.silent()
 
 
 async def test_another_process_samples_at_once(heard: Heard) -> None:
     """What was asked for is among its options."""
-    await heard.watch.hardware.do(SetSampling(QUICK))
+    await heard.watch.hardware.set_sampling(QUICK)
     before = await heard.until(tells)
     child = heard.watch.hardware._looking
     assert child is not None
@@ -111,7 +111,7 @@ async def test_another_process_samples_at_once(heard: Heard) -> None:
 
 async def test_a_released_driver_is_not_sampled(heard: Heard) -> None:
     """When it is taken up it goes on as was asked for."""
-    await heard.watch.hardware.do(SetSampling(QUICK))
+    await heard.watch.hardware.set_sampling(QUICK)
     await heard.until(tells)
     await heard.watch.hardware.release()
     assert await heard.silent()
@@ -123,7 +123,7 @@ async def test_a_hang_in_a_sampling_call_is_a_hang_of_that_gpu(
     heard: Heard, standin: StandIn, loaded: MachineFile
 ) -> None:
     """It keeps its entry, and the others are sampled by the next process."""
-    await heard.watch.hardware.do(SetSampling(QUICK))
+    await heard.watch.hardware.set_sampling(QUICK)
     await heard.until(tells)
     hang = InjectedFailure(effect="hang", nvml_function="nvmlDeviceGetPowerUsage", gpu=1)
     standin.describe(loaded.but(failures=(hang,)))
@@ -138,7 +138,7 @@ async def test_an_error_of_a_counter_is_no_fault(heard: Heard, standin: StandIn,
     """The GPU is well; the field is missing, with NVML's reason."""
     error = InjectedFailure(effect="error", nvml_function="nvmlDeviceGetPowerUsage", gpu=0, error="TIMEOUT")
     standin.describe(loaded.but(failures=(error,)))
-    await heard.watch.hardware.do(SetSampling(QUICK))
+    await heard.watch.hardware.set_sampling(QUICK)
     sample = await heard.until(lambda sample: "DCGM_FI_PROF_SM_ACTIVE" in gpu(sample).readings)
     assert gpu(sample).missing == {POWER: "TIMEOUT"}
     assert heard.watch.codes()[0] == []
@@ -146,7 +146,7 @@ async def test_an_error_of_a_counter_is_no_fault(heard: Heard, standin: StandIn,
 
 async def test_a_probe_is_no_sample(heard: Heard, loaded: MachineFile) -> None:
     """The process that probes looks once, and ends."""
-    await heard.watch.hardware.do(SetSampling(QUICK))
+    await heard.watch.hardware.set_sampling(QUICK)
     await heard.until(tells)
     probed = await heard.watch.probe("GPU-0", 1.0)
     assert probed.gpu.faults == ()

@@ -22,6 +22,7 @@ from gpuplane.node.hardware.nvidia.driver.channel import (
     DriverStatusChanged,
     FrameDecoder,
     Order,
+    SetSampling,
     SkipGpus,
     SkippedGpu,
     encode_frame,
@@ -43,7 +44,6 @@ from gpuplane.node.model.facts import (
     PartitionChangeFinished,
     ProbeFinished,
     ProbeGpu,
-    SetSampling,
 )
 from gpuplane.node.model.machine import Driver, Gpu, Machine
 from gpuplane.node.model.status import DriverStatus

@@ -17,7 +17,6 @@ from gpuplane.node.model.facts import (
     PartitionChangeFinished,
     ProbeFinished,
     ProbeGpu,
-    SetSampling,
 )
 from gpuplane.node.model.machine import Fault
 from gpuplane.node.model.status import DriverStatus
@@ -42,6 +41,12 @@ class SkipGpus(Value, tag=True):
     """Order: ask about every GPU but these from now on."""
 
     gpus: tuple[SkippedGpu, ...]
+
+
+class SetSampling(Value, tag=True):
+    """Order: sample this from now on. Before the first one nothing is sampled, and none after an empty request."""
+
+    request: SamplingRequest
 
 
 Order = ObserveMachine | SkipGpus | SetSampling | ChangePartition

@@ -11,6 +11,7 @@ from contextlib import aclosing
 import msgspec
 import yaml
 
+from gpuplane.node.hardware.nvidia.settings import DriverLocation
 from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.facts import MachineObserved
 from gpuplane.node.model.machine import Gpu, Machine
@@ -18,7 +19,7 @@ from gpuplane.node.model.machine import Gpu, Machine
 
 async def look() -> Machine:
     """One look at this machine, by its driver."""
-    hardware = Nvidia()
+    hardware = Nvidia(DriverLocation())
     try:
         async with asyncio.timeout(120), aclosing(hardware.facts()) as facts:
             async for fact in facts:

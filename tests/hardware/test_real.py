@@ -16,6 +16,7 @@ from gpuplane.node.core.labels.featurelabels import feature_labels
 from gpuplane.node.core.labels.syntax import key_part
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.nvidia.driver.devicenodes import expected_node_stat, nodes_of_gpus, parse_major_numbers
+from gpuplane.node.hardware.nvidia.settings import DriverLocation, Timing
 from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.facts import ObserveMachine
@@ -49,7 +50,7 @@ async def test_every_gpu_is_described() -> None:
 
 async def test_a_probe_of_each_gpu_comes_back_well() -> None:
     """It sees what a look sees, and disturbs nobody who looks; of a GPU that nobody has it says so."""
-    watch = Watched(Nvidia())
+    watch = Watched(Nvidia(DriverLocation()))
     task = asyncio.create_task(watch.watch())
     try:
         await watch.until(lambda watch: bool(watch.gpus()))
@@ -141,7 +142,7 @@ def test_labels_agree_with_nvidia_smi() -> None:
 
 async def test_letting_go_leaves_no_device_node_open() -> None:
     """Neither in our processes nor by leaving one behind; then the driver is taken up again."""
-    watch = Watched(Nvidia(poll=0.2))
+    watch = Watched(Nvidia(DriverLocation(), Timing(poll=0.2)))
     task = asyncio.create_task(watch.watch())
     await watch.until(lambda watch: bool(watch.gpus()))
     seen = watch.gpus()

@@ -10,6 +10,7 @@ import pytest
 
 from gpuplane.node.hardware.nvidia.driver.counters import GPM_METRICS, RATIO_FIELDS
 from gpuplane.node.hardware.nvidia.driver.errors import NVML_ERRORS
+from gpuplane.node.hardware.nvidia.settings import DriverLocation
 from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.telemetry import SAMPLED_FIELDS, Sample, SamplingRequest
@@ -20,7 +21,7 @@ ALL = SamplingRequest(fields=tuple(sorted(SAMPLED_FIELDS)), interval=0.5)
 
 async def second_sample() -> tuple[Sample, tuple[Gpu, ...]]:
     """A sample with profiling counters, where there are any, and the GPUs as they are seen after it."""
-    watch = Watched(Nvidia())
+    watch = Watched(Nvidia(DriverLocation()))
     await watch.hardware.set_sampling(ALL)
     task = asyncio.create_task(watch.watch())
     try:

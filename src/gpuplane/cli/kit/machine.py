@@ -37,19 +37,19 @@ def hardware(
     `host_pids`: whether the numbers of processes are the host's here. `first`: see `cli/commands/agent/firstdriver.py`.
     """
     if machine == NVML:
+        from gpuplane.node.hardware.nvidia.settings import DriverLocation, Timing
         from gpuplane.node.hardware.nvidia.source import Nvidia
 
         nodes = dev_root or (driver_root if driver_root != Path("/") else host_root)
-        return Nvidia(
+        location = DriverLocation(
             driver_root=driver_root,
             library_folders=library_folders,
             root_chosen=root_chosen,
             root=host_root,
             dev_root=nodes,
-            deadline=deadline,
             host_pids=host_pids,
-            first=first,
         )
+        return Nvidia(location, Timing(deadline=deadline), first)
     from gpuplane.node.hardware.described.source import Described
 
     file = _existing(find_machine_file(machine))

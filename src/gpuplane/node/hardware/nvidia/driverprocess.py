@@ -12,7 +12,15 @@ import msgspec
 
 from gpuplane.node.hardware.nvidia.driver.callpage import AnnouncedCall, CallPage
 from gpuplane.node.hardware.nvidia.driver.channel import DriverMessage, DriverOptions, FrameDecoder, Order, encode_frame
+from gpuplane.node.hardware.nvidia.driver.errors import (
+    driver_crash_fault,
+    driver_hang_fault,
+    gpu_crash_fault,
+    gpu_hang_fault,
+    process_stopped_fault,
+)
 from gpuplane.node.hardware.nvidia.process import Process, start_process
+from gpuplane.node.model.machine import Fault
 
 WaitingProcess = tuple[subprocess.Popen[bytes], socket.socket]
 """A driver's process that waits for its options, and the socket that it waits at."""
@@ -67,8 +75,8 @@ class DriverProcess(Process):
                     await self._news.wait()
         return self._told.popleft() if self._told else None
 
-    def order(self, order: Order) -> bool:
-        """Tell it to do something; whether it can know. A process that does not listen is silent in every other way
+    def send(self, order: Order) -> bool:
+        """Order it to do something; whether it can know. A process that does not listen is silent in every other way
         too."""
         data = encode_frame(order)
         with suppress(OSError):
@@ -79,6 +87,19 @@ class DriverProcess(Process):
         """What it does, and since when; what it did last, once it has ended."""
         announced = self._page.read()
         return announced.but(since=max(announced.since, self.started))
+
+    def fault(self) -> Fault:
+        """What it shows of a GPU, or of the driver as a whole, that it hung or ended."""
+        announced = self.announced()
+        function = announced.function or "the agent's own code"
+        if self.stopped:
+            return process_stopped_fault(function)
+        if announced.gpu is not None:
+            return (gpu_hang_fault if self.silent else gpu_crash_fault)(function)
+        if self.silent:
+            return driver_hang_fault(function)
+        message = f"the agent's driver process failed in {function}: {self.cause()}"
+        return driver_crash_fault(function).but(message=message)
 
     def kill(self) -> None:
         """End it. There is no other way, and it leaves nothing undone."""

@@ -23,7 +23,7 @@ class PendingChanges:
         self._given: list[ChangePartition] = []  # to the process that looks
         self._unseen: list[ChangePartition] = []  # resets that were made, and that no look has shown
 
-    def give(self, action: ChangePartition) -> None:
+    def add(self, action: ChangePartition) -> None:
         """The process that looks is to make it."""
         self._given.append(action)
 
@@ -34,17 +34,17 @@ class PendingChanges:
             self._given.remove(given)
             self._tell(fact)
 
-    def await_look(self, action: ChangePartition) -> None:
+    def await_observation(self, action: ChangePartition) -> None:
         """It was made without the process that looks."""
         self._unseen.append(action)
 
-    def looked(self) -> None:
+    def report_observed(self) -> None:
         """A look has shown what was made."""
         made, self._unseen = self._unseen, []
         for action in made:
             self.finish(action)
 
-    def break_off(self, why: Text) -> None:
+    def fail_all(self, why: Text) -> None:
         """The process that looks has ended, or there will be none."""
         broken, self._given, self._unseen = [*self._given, *self._unseen], [], []
         for action in broken:

@@ -2,10 +2,12 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpuplane.node.hardware.described.source import Described
+from gpuplane.node.hardware.nvidia.settings import DriverLocation, Timing
 from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.hardware.observeonce import NotObserved, observe_once
 from gpuplane.node.model.machine import InjectedFailure, MachineFile
@@ -20,10 +22,15 @@ async def versions(*all_of_them: bytes | OSError) -> AsyncIterator[bytes | OSErr
         yield each
 
 
+def nvidia(library: Path, standin: StandIn, **timing: Any) -> Nvidia:
+    """The source of the stand-in's GPUs."""
+    return Nvidia(DriverLocation(library=library, root=standin.root), Timing(**timing))
+
+
 async def test_what_the_driver_shows(standin: StandIn, rich: MachineFile) -> None:
     """All of it, and no process of the driver is left behind."""
     before = family()
-    machine = await observe_once(Nvidia(library=standin.library, root=standin.root), 60)
+    machine = await observe_once(nvidia(standin.library, standin), 60)
 
     assert [gpu.uuid for gpu in machine.gpus or ()] == [gpu.uuid for gpu in rich.gpus or ()]
     assert family() == before
@@ -32,7 +39,7 @@ async def test_what_the_driver_shows(standin: StandIn, rich: MachineFile) -> Non
 async def test_no_driver(standin: StandIn) -> None:
     """Is said at once, with the library's path."""
     nowhere = standin.root / "nowhere.so"
-    machine = await observe_once(Nvidia(library=nowhere, root=standin.root), 60)
+    machine = await observe_once(nvidia(nowhere, standin), 60)
 
     assert machine.gpus is None
     assert [fault.code for fault in machine.faults] == ["driver-missing"]
@@ -43,11 +50,11 @@ async def test_a_driver_that_hangs(standin: StandIn, rich: MachineFile) -> None:
     """Is a fault once a call's time is over, and no look where the whole time is over before."""
     standin.describe(rich.but(failures=(InjectedFailure(effect="hang", nvml_function="nvmlInit*"),)))
     before = family()
-    machine = await observe_once(Nvidia(library=standin.library, root=standin.root, deadline=0.5), 60)
+    machine = await observe_once(nvidia(standin.library, standin, deadline=0.5), 60)
 
     assert (machine.gpus, [fault.code for fault in machine.faults]) == (None, ["driver-hang"])
     with pytest.raises(NotObserved, match=r"0\.3 s"):
-        await observe_once(Nvidia(library=standin.library, root=standin.root), 0.3)
+        await observe_once(nvidia(standin.library, standin), 0.3)
     assert family() == before
 
 
@@ -56,9 +63,7 @@ async def test_a_gpu_that_hangs_costs_itself(standin: StandIn, rich: MachineFile
     standin.describe(
         rich.but(failures=(InjectedFailure(effect="hang", nvml_function="nvmlDeviceGetMemoryInfo", gpu=1),))
     )
-    machine = await observe_once(
-        Nvidia(library=standin.library, root=standin.root, deadline=1.0, rest=(0.01, 0.01)), 60
-    )
+    machine = await observe_once(nvidia(standin.library, standin, deadline=1.0, rest=(0.01, 0.01)), 60)
 
     gpus = machine.gpus or ()
     assert len(gpus) == len(rich.gpus or ())

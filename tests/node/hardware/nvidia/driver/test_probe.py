@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from gpuplane.node.hardware.described.source import Described
-from gpuplane.node.hardware.nvidia import driverprocess, source
+from gpuplane.node.hardware.nvidia import driverprocess, processes
 from gpuplane.node.model.facts import MachineObserved, ObserveMachine, ProbeFinished, ProbeGpu
 from gpuplane.node.model.machine import Gpu, GpuProcess, InjectedFailure, MachineFile
 from tests.node.hardware.nvidia.driver.standin import StandIn
@@ -157,7 +157,9 @@ async def test_a_good_probe_lifts_a_charge_at_once(
         watch.patient()
         good = await watch.probe(uuid(rich, 1), asked=2.0)
         assert good.gpu == (rich.gpus or ())[1].but(distances={})
-        assert not any(map(_faults, watch.hardware._look.gpus or ()))  # what is told where another one is charged now
+        assert not any(
+            map(_faults, watch.hardware._state.machine.gpus or ())
+        )  # what is told where another one is charged now
         standin.describe(rich.but(gpus=tuple(gpu.but(uncorrected_errors=3) for gpu in rich.gpus or ())))
         await watch.until(
             lambda watch: whole(watch) and [gpu.uncorrected_errors for gpu in watch.gpus() or ()] == [3] * 5
@@ -191,11 +193,11 @@ async def test_what_is_let_go_of_is_not_probed(standin: StandIn, rich: MachineFi
         await watch.until(whole)
         standin.describe(rich.but(failures=(HANG,)))
         await watch.hardware.do(ProbeGpu(gpu=uuid(rich, 1), requested_at=1.0))
-        assert watch.hardware._children
+        assert watch.hardware._processes.left()
         await watch.hardware.release()
         await watch.hear(lambda watch: len(watch.probed()) == 1)
         assert said(watch.probed()[0]) == nothing(uuid(rich, 1), "not-looked")
-        assert not [each for each in watch.hardware._children if not each.is_gone()]
+        assert not [each for each in watch.hardware._processes.left() if not each.is_gone()]
 
         assert said(await watch.probe(uuid(rich, 1), asked=2.0)) == nothing(uuid(rich, 1), "not-looked")
         standin.describe(rich)
@@ -208,14 +210,14 @@ async def test_probes_that_survive_being_killed_are_not_piled_up(
     standin: StandIn, rich: MachineFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The GPU that one is stuck in is not probed while it is; another is, as long as no more than one is stuck."""
-    monkeypatch.setattr(source, "KILL_TIMEOUT", 0.05)
+    monkeypatch.setattr(processes, "KILL_TIMEOUT", 0.05)
     async with watched(standin, poll=3600.0, deadline=2.0) as watch:
         await watch.until(whole)
         standin.describe(rich.but(failures=(HANG, HANG.but(gpu=3))))
         with monkeypatch.context() as patch:
             patch.setattr(subprocess.Popen, "kill", lambda process: None)
             assert said(await watch.probe(uuid(rich, 1), asked=1.0)) == nothing(uuid(rich, 1), "gpu-hang")
-            stuck = [each for each in watch.hardware._children if each.stuck]
+            stuck = [each for each in watch.hardware._processes.left() if each.stuck]
             again = await watch.probe(uuid(rich, 1), asked=2.0)
             assert said(again) == nothing(uuid(rich, 1), "gpu-hang")
             assert str(stuck[0].pid) in as_shown(again.gpu.faults[0].message)
@@ -223,7 +225,7 @@ async def test_probes_that_survive_being_killed_are_not_piled_up(
             assert said(await watch.probe(uuid(rich, 3), asked=3.0)) == nothing(uuid(rich, 3), "gpu-hang")
             held = await watch.probe(uuid(rich, 0), asked=4.0)
             assert said(held) == nothing(uuid(rich, 0), "driver-hang")
-            stuck = [each for each in watch.hardware._children if each.stuck]
+            stuck = [each for each in watch.hardware._processes.left() if each.stuck]
             assert len(stuck) == 2
         for each in stuck:
             each.kill()

@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from gpuplane.node.hardware.nvidia import driverprocess, source
+from gpuplane.node.hardware.nvidia import driverprocess, processes
 from gpuplane.node.hardware.nvidia.driver.channel import DriverOptions
 from gpuplane.node.hardware.nvidia.driverprocess import DriverProcess, WaitingProcess
 from gpuplane.node.model.facts import MachineObserved, ObserveMachine, ProbeGpu, StatusChanged
@@ -60,7 +60,7 @@ def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
             super().__init__(options, waiting)
             starts.started(self)
 
-    monkeypatch.setattr(source, "DriverProcess", Counted)
+    monkeypatch.setattr(processes, "DriverProcess", Counted)
     return starts
 
 
@@ -219,7 +219,7 @@ async def test_processes_that_survive_being_killed_are_not_piled_up(
     standin: StandIn, rich: MachineFile, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With two stuck in the kernel there is no third, and that is said; when one ends, another is started."""
-    monkeypatch.setattr(source, "KILL_TIMEOUT", 0.05)
+    monkeypatch.setattr(processes, "KILL_TIMEOUT", 0.05)
     monkeypatch.setattr(subprocess.Popen, "kill", lambda process: None)
     standin.describe(rich.but(failures=(HANG, HANG.but(gpu=3))))
     async with watched(standin) as watch:
@@ -243,7 +243,7 @@ async def test_letting_go_of_a_stuck_process_says_that_it_is_not(
     standin: StandIn, rich: MachineFile, starts: Starts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody is told that the driver is free while a process may hold it."""
-    monkeypatch.setattr(source, "KILL_TIMEOUT", 0.05)
+    monkeypatch.setattr(processes, "KILL_TIMEOUT", 0.05)
     async with watched(standin) as watch:
         await watch.until(whole)
         with monkeypatch.context() as patch:
@@ -385,13 +385,14 @@ AGENT = """
 import asyncio
 from pathlib import Path
 from random import Random
+from gpuplane.node.hardware.nvidia.settings import DriverLocation
 from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.status import DRIVER, Status
 
 async def main():
-    hardware = Nvidia(library=Path({library!r}), root=Path({root!r}))
+    hardware = Nvidia(DriverLocation(library=Path({library!r}), root=Path({root!r})))
     async for fact in hardware.facts():
-        print(hardware._children[-1].pid, flush=True)
+        print(hardware._processes.left()[-1].pid, flush=True)
 
 asyncio.run(main())
 """

@@ -102,11 +102,11 @@ async def test_another_process_samples_at_once(heard: Heard) -> None:
     """What was asked for is among its options."""
     await heard.watch.hardware.set_sampling(QUICK)
     before = await heard.until(tells)
-    child = heard.watch.hardware._looking
+    child = heard.watch.hardware._observer.process
     assert child is not None
     os.kill(child.pid, signal.SIGKILL)
     await heard.until(lambda sample: tells(sample) and sample.calls < before.calls + 1000 and sample is not before)
-    assert heard.watch.hardware._looking is not child
+    assert heard.watch.hardware._observer.process is not child
 
 
 async def test_a_released_driver_is_not_sampled(heard: Heard) -> None:

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import fields
 from typing import Any
 
 from gpuplane.node.agent.node import Node
+from gpuplane.node.hardware.nvidia.settings import DriverLocation, Timing
 from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.facts import Fact, FaultOccurred, ProbeFinished, ProbeGpu, StatusChanged
 from gpuplane.node.model.machine import Gpu
@@ -44,7 +46,7 @@ class Watched:
 
     def patient(self) -> None:
         """From now on no call is too slow, however busy the machine is that tests run on."""
-        self.hardware._deadline = DEADLINE
+        self.hardware._processes.deadline = DEADLINE
 
     async def probe(self, gpu: str, asked: float) -> ProbeFinished:
         """What comes of a probe."""
@@ -93,7 +95,10 @@ async def watched(standin: StandIn, **settings: Any) -> AsyncIterator[Watched]:
         "deadline": 0.8,
         "rest": (0.05, 0.4),
     }
-    watch = Watched(Nvidia(root=standin.root, **(quick | settings)))
+    settings = quick | settings
+    timing = Timing(**{each.name: settings.pop(each.name) for each in fields(Timing) if each.name in settings})
+    first = settings.pop("first", None)
+    watch = Watched(Nvidia(DriverLocation(root=standin.root, **settings), timing, first))
     task = asyncio.create_task(watch.watch())
     try:
         yield watch

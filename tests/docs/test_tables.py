@@ -10,8 +10,9 @@ import pytest
 import yaml
 
 from gpuplane.node.core.config.resolve import resolve_settings
-from gpuplane.node.core.dra.attributes import UNKNOWN
 from gpuplane.node.core.dra.taints import KEY_BY_KIND
+from gpuplane.node.core.kinds.attributes import UNKNOWN
+from gpuplane.node.core.kinds.table import KINDS
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.snapshot import Ledger, Snapshot
 from tests.cli.terminals import Terminals, screen
@@ -51,13 +52,15 @@ def test_the_page_of_resourceslices_has_every_attribute_and_taint() -> None:
     """Each attribute with the type and the value that it has where nothing is known; the keys of taints."""
     text = (ROOT / "docs/resourceslices.md").read_text()
     rows = re.findall(r"^\| `([\w./]+)` \| (string|int|version) \| [^|]* \| (?:`(.*)`)? ?\|$", text, re.M)
-    known = {name: msgspec.to_builtins(each) for name, each in UNKNOWN.items()}
+    of_kinds = [kind.dra.absent_device(kind.id_prefixes[0]).attributes for kind in KINDS.values()]
+    own = {name: each for attributes in of_kinds for name, each in attributes.items() if name not in UNKNOWN}
+    known = {name: msgspec.to_builtins(each) for name, each in {**UNKNOWN, **own}.items()}
     assert {
         name: (kind, {kind: json.loads(value)} if kind != "version" else {kind: value})
         for name, kind, value in rows
         if value
     } == {name: (*each, each) for name, each in known.items() if name != "type"}
-    assert [name for name, _, _ in rows] == [*UNKNOWN]
+    assert [name for name, _, _ in rows] == [*known]
     keys = {each.partition("=")[0] for each in first_cells("resourceslices.md") if "=" in each or "DRIVER" in each}
     assert keys - {"NODE-DRIVER-gpu-UUID"} == {*KEY_BY_KIND.values(), "DRIVER/xid", "DRIVER/gpu-lost"}
 

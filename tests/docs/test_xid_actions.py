@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.core.faults.overrides import xid_number
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.model.health import CatalogueEntry
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()

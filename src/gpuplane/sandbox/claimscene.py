@@ -25,7 +25,11 @@ CLASS: Json = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
     "metadata": {"name": DRIVER},
-    "spec": {"selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}'"}}]},
+    "spec": {
+        "selectors": [
+            {"cel": {"expression": f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'gpu'"}}
+        ]
+    },
 }
 TEMPLATE: Json = {
     "apiVersion": "resource.k8s.io/v1",

@@ -13,8 +13,8 @@ from gpuplane.node.core.config.flags import FLAGS
 from gpuplane.node.core.config.nvidia import differences_from_nvidia
 from gpuplane.node.core.config.resolve import resolve_with_sources
 from gpuplane.node.core.explanation import explain_node
-from gpuplane.node.core.faults.overrides import xid_number
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from tests.golden import Golden
 from tests.texts import as_shown

@@ -160,8 +160,28 @@ def ready(cluster: Cluster) -> list[bool]:
 
 async def test_every_example_is_tried() -> None:
     """But the one that needs a gate that is off."""
-    tried = {"one-gpu", "shared-claim", "training", "best-available", "monitor"}
+    tried = {"one-gpu", "shared-claim", "training", "best-available", "monitor", "gpu-and-kvm"}
     assert {each.stem for each in EXAMPLES.glob("*.yaml")} == tried | {"maintenance"}
+
+
+async def test_a_claim_of_a_gpu_and_of_another_kind_of_device(cluster: Cluster) -> None:
+    """Each container sees the device whose request it names."""
+    new = cluster.machine.with_suffix(".new")
+    kvm = "{id: kvm, kind: device-node, device_nodes: [/dev/kvm], numa: 0}"
+    new.write_text(f"{cluster.machine.read_text()}\ndevices:\n  - {kvm}\n")
+    new.replace(cluster.machine)
+    await until(lambda: len(cluster.all("resourceslices")) == EIGHT + 1)
+    [path] = await cluster.create(EXAMPLES / "gpu-and-kvm.yaml")
+    running = await cluster.run(path)
+
+    assert gpus(running) == {"train": [2], "vm": []}
+    assert "/dev/kvm" not in [each.path for each in running.created["train"].device_nodes]
+    assert "/dev/kvm" in [each.path for each in running.created["vm"].device_nodes]
+    await cluster.server.until(lambda: ready(cluster) == [True, True])
+    await cluster.kubelet.end(running.pod.key)
+    await cluster.delete(path)
+    await cluster.server.until(lambda: not cluster.reservations())
+    await until(lambda: not list((cluster.root / "state/claims").glob("*")))
 
 
 async def test_a_sick_gpu_is_passed_over_but_by_who_may_look_at_all(cluster: Cluster) -> None:

@@ -38,7 +38,7 @@ from gpuplane.node.core.dra.publishing import (
     slice_spec,
     withdrawn_devices,
 )
-from gpuplane.node.core.dra.slices import claimed_gpus, resource_slices
+from gpuplane.node.core.dra.slices import claimed_units, resource_slices
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.resourceslices import KeptSlice, ResourceSlice, ServerAbilities
@@ -112,7 +112,7 @@ async def publish_slices(node: Node, name: str, kubeconfig: Path | None) -> None
 def _is_concerned(snapshot: Snapshot) -> bool:
     """Whether there are slices to publish, or to keep."""
     settings = snapshot.config.settings
-    return settings is not None and (settings.dra.enabled or bool(claimed_gpus(snapshot)))
+    return settings is not None and (settings.dra.enabled or bool(claimed_units(snapshot)))
 
 
 async def _follow(node: Node, name: str, kubeconfig: Path | None) -> None:

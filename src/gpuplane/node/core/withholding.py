@@ -29,6 +29,7 @@ from gpuplane.base.value import Value
 from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.inventory.resources import node_resources
 from gpuplane.node.core.kinds.nvidia.gpu import gpu_uuid_in_mig_uuid, is_mig_uuid
+from gpuplane.node.core.kinds.table import is_plain_unit, is_record_key_of_kind
 from gpuplane.node.core.shares import is_share, unit_of
 from gpuplane.node.core.view import part_view, view
 from gpuplane.node.model import sharelayout
@@ -92,7 +93,9 @@ class OfferedIndex(Value):
     def ids_overlapping_unit(self, unit: str, topology: MigTopology) -> Iterator[OfferedId]:
         """The offered ids that are this unit, lie in it, contain it, or have taken its place."""
         yield from self.ids_by_unit.get(unit, ())
-        if (
+        if is_record_key_of_kind(unit):  # any device of the kind
+            yield from (id for each, ids in self.ids_by_unit.items() if each.startswith(unit) for id in ids)
+        elif (
             unit in topology.mig_parents and unit not in topology.removed_mig_uuids
         ):  # its GPU may be offered as a whole one
             yield from self.ids_by_unit.get(topology.mig_parents[unit], ())
@@ -161,23 +164,26 @@ def _withheld_reason(allocation: Allocation, code: ReasonCode) -> Reason:
 
 
 def _possible_gpus(unit: str, topology: MigTopology) -> Collection[str]:
-    """The GPUs on which a held unit may be that is no existing MIG device."""
+    """The GPUs on which a held unit may be that is no existing MIG device; a plain device itself."""
     if parent := topology.mig_parents.get(unit):
         return (parent,)
     if is_mig_uuid(unit):
         return topology.gpus_possibly_in_mig_mode
+    if is_plain_unit(unit):
+        return (unit,)
     return (unit,) if unit in topology.gpu_uuids else tuple(gpu for gpu in topology.gpu_uuids if unit.startswith(gpu))
 
 
-def held_gpus(snapshot: Snapshot) -> Mapping[str, Reason]:
-    """UUID of each GPU that containers hold, in whole or in part, by the device plugin → why it must wait for them."""
-    return _held_gpus.of(
+def held_units(snapshot: Snapshot) -> Mapping[str, Reason]:
+    """Each GPU and plain device that containers hold, in whole or in part, by the device plugin → why it must wait for
+    them."""
+    return _held_units.of(
         snapshot, snapshot.allocations or (), mig_topology.of(snapshot, snapshot.gpus, snapshot.ledger.mig_parents)
     )
 
 
 @part_view
-def _held_gpus(allocations: tuple[Allocation, ...], topology: MigTopology) -> Mapping[str, Reason]:
+def _held_units(allocations: tuple[Allocation, ...], topology: MigTopology) -> Mapping[str, Reason]:
     found: dict[str, Reason] = {}
     for allocation in allocations:
         for id in allocation.devices if not allocation.claim else ():

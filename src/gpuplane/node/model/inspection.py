@@ -231,7 +231,7 @@ class Inspection(Shown):
     resources: tuple[Resource, ...]
     devices: tuple[Device, ...]
     not_offered: tuple[NotOffered, ...]
-    offered_twice: tuple[str, ...]  # UUIDs of GPUs that the device plugin offers and ResourceSlices publish
+    offered_twice: tuple[str, ...]  # UUIDs of devices that the device plugin offers and ResourceSlices publish
     parts: tuple[PartStatus, ...]
 
 

@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.node.core.config.resolve import resolve_settings
-from gpuplane.node.core.faults.overrides import effective_entry, parse_health_check_list, xid_number
+from gpuplane.node.core.faults.overrides import effective_entry, parse_health_check_list
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE, UNLISTED_XID
+from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.core.step import step
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import ConfigLoaded, FaultOccurred, MachineObserved

@@ -151,7 +151,7 @@ def names(cause: Cause) -> str:
 
 
 def offered_twice(whole: Inspection) -> str:
-    """The GPUs that are offered twice, in words; "" for none."""
+    """The devices that are offered twice, in words; "" for none."""
     named = [(each.uuid, each.index) for each in whole.devices if each.uuid in whole.offered_twice]
     return describe_devices(named) if named else ""
 

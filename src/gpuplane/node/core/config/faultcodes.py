@@ -8,7 +8,7 @@ is a typing mistake. (DP_DISABLE_HEALTHCHECKS accepts any number.)
 from collections.abc import Iterator
 
 from gpuplane.base.strict import closest_match
-from gpuplane.node.core.faults.overrides import xid_number
+from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.core.kinds.table import FAULTS
 
 MAX_XID = 255

@@ -42,23 +42,23 @@ def claim_device_health(snapshot: Snapshot, node: str) -> tuple[ClaimDeviceHealt
 def _claim_device_health(
     found: tuple[DeviceHealth, ...], claims: Mapping[str, PreparedClaim], node: str
 ) -> tuple[ClaimDeviceHealth, ...]:
-    told = {each.device: _of_device(each, node) for each in found if device_name(each.device)}
-    lost = {uuid: each for uuid, each in _lost_devices(claims) if uuid not in told}
+    told = {each.device: _of_device(each, name, node) for each in found if (name := device_name(each.device))}
+    lost = {unit: each for unit, each in _lost_devices(claims) if unit not in told}
     return tuple(sorted((*told.values(), *lost.values()), key=lambda each: (each.pool, each.device)))
 
 
-def _of_device(health: DeviceHealth, node: str) -> ClaimDeviceHealth:
+def _of_device(health: DeviceHealth, name: str, node: str) -> ClaimDeviceHealth:
     state: HealthState = "unhealthy" if health.state in ("unhealthy", "probing") else "healthy"
     return ClaimDeviceHealth(
-        pool=pool_name(node, health.device),
-        device=device_name(health.device),
+        pool=pool_name(node, name),
+        device=name,
         state=state,
         message=clip(join("; ", filter(None, (health.reason, health.advice))), MAX_MESSAGE),
     )
 
 
 def _lost_devices(claims: Mapping[str, PreparedClaim]) -> Iterator[tuple[str, ClaimDeviceHealth]]:
-    """The UUIDs of all prepared devices, each as one that is not seen."""
+    """The units of all prepared devices, each as one that is not seen."""
     for claim in claims.values():
         for each in claim.devices:
             yield (

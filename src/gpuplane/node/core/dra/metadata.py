@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 
 from gpuplane.node.core.containers.cdi.driverfiles import READ_ONLY_MOUNT_OPTIONS
-from gpuplane.node.core.dra.attributes import gpu_attributes
+from gpuplane.node.core.dra.devices import DraDevices, dra_devices
 from gpuplane.node.core.view import part_view, view
 from gpuplane.node.model.cdi import Mount
 from gpuplane.node.model.claims import PreparedClaim, PreparedDevice
-from gpuplane.node.model.machine import Machine
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import CLAIM_FILES
 
@@ -38,13 +37,13 @@ def metadata_files(snapshot: Snapshot) -> Files:
     """The files of all prepared claims; {} where none are wanted, and before the machine is known."""
     if not metadata_root(snapshot) or snapshot.machine is None:
         return {}
-    return _metadata_files.of(snapshot, snapshot.ledger.claims or {}, snapshot.machine)
+    return _metadata_files.of(snapshot, snapshot.ledger.claims or {}, dra_devices(snapshot))
 
 
 @part_view
-def _metadata_files(claims: Mapping[str, PreparedClaim], machine: Machine) -> Files:
+def _metadata_files(claims: Mapping[str, PreparedClaim], devices: DraDevices) -> Files:
     return {
-        metadata_path(claim, request): _document(claim, request, machine)
+        metadata_path(claim, request): _document(claim, request, devices)
         for claim in claims.values()
         for request in {each.allocated.main_request: None for each in claim.devices}
     }
@@ -69,9 +68,9 @@ def metadata_mount(claim: PreparedClaim, device: PreparedDevice, root: str) -> M
     )
 
 
-def _document(claim: PreparedClaim, request: str, machine: Machine) -> Mapping[str, Any]:
+def _document(claim: PreparedClaim, request: str, devices: DraDevices) -> Mapping[str, Any]:
     name = claim.claim
-    devices = [each for each in claim.devices if each.allocated.main_request == request]
+    given = [each for each in claim.devices if each.allocated.main_request == request]
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -82,13 +81,13 @@ def _document(claim: PreparedClaim, request: str, machine: Machine) -> Mapping[s
             "generation": claim.generation,
         },
         **({"podClaimName": claim.pod_claim_name} if claim.pod_claim_name else {}),
-        "requests": [{"name": request, "devices": [_device(claim.driver, each, machine) for each in devices]}],
+        "requests": [{"name": request, "devices": [_device(claim.driver, each, devices) for each in given]}],
     }
 
 
-def _device(driver: str, device: PreparedDevice, machine: Machine) -> Mapping[str, Any]:
-    gpu = machine.gpu(device.unit)
-    attributes = gpu_attributes(machine.driver, gpu) if gpu is not None else {}
+def _device(driver: str, device: PreparedDevice, devices: DraDevices) -> Mapping[str, Any]:
+    found = devices.by_name.get(device.allocated.device)
+    attributes = found.attributes if found is not None else {}
     return {
         "driver": driver,
         "pool": device.allocated.pool,

@@ -1,15 +1,14 @@
 """Names of pools, devices, CDI devices and files of our DRA driver.
 
-A pool and its device are named after the GPU's UUID: a reboot may give the GPU another index and minor number, and a
-replaced card is another device. CDI kinds and file names are those of NVIDIA's driver (dra-driver-nvidia-gpu,
-cmd/gpu-kubelet-plugin/cdi.go).
+A pool is named after its device, and a device after its unit, as its kind says (`kinds/dra.py`). CDI kinds and file
+names are those of NVIDIA's driver (dra-driver-nvidia-gpu, cmd/gpu-kubelet-plugin/cdi.go).
 """
 
 import hashlib
 import re
 
-DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""A name of a device (RFC 1123; pkg/apis/resource/validation/validation.go)."""
+from gpuplane.node.core.kinds.dra import DNS_LABEL as DNS_LABEL
+from gpuplane.node.core.kinds.table import kind_of
 
 DNS_SUBDOMAIN = re.compile(rf"{DNS_LABEL.pattern}(\.{DNS_LABEL.pattern})*")
 """A name of a claim."""
@@ -27,19 +26,19 @@ DIGEST_LENGTH = 10
 """Characters that tell apart names that are too long."""
 
 
-def device_name(uuid: str) -> str:
-    """A GPU's name in its pool: "gpu-8d0e…"; "" where its UUID makes no name."""
-    name = uuid.lower()
-    return name if name.startswith("gpu-") and DNS_LABEL.fullmatch(name) else ""
+def device_name(unit: str) -> str:
+    """The name of a unit in its pool, by its id: "gpu-8d0e…"; "" for none."""
+    kind = kind_of(unit)
+    return kind.dra.device_name(unit) if kind is not None else ""
 
 
-def pool_name(node: str, uuid: str) -> str:
-    """A GPU's pool: "node-1/gpu-8d0e…"."""
-    pool = f"{node}/{device_name(uuid)}"
+def pool_name(node: str, device: str) -> str:
+    """The pool of a device, by its name: "node-1/gpu-8d0e…"."""
+    pool = f"{node}/{device}"
     if len(pool) <= MAX_POOL_NAME:
         return pool
-    room = MAX_POOL_NAME - len(device_name(uuid)) - DIGEST_LENGTH - 2
-    return f"{node[:room].rstrip('.-')}-{_digest(node)}/{device_name(uuid)}"
+    room = MAX_POOL_NAME - len(device) - DIGEST_LENGTH - 2
+    return f"{node[:room].rstrip('.-')}-{_digest(node)}/{device}"
 
 
 def claim_cdi_kind(driver: str) -> str:

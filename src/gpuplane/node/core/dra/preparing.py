@@ -14,22 +14,25 @@ from typing import NamedTuple
 
 from gpuplane.base.text import Text, clip
 from gpuplane.node.core.containers.cdi.names import qualified_name
+from gpuplane.node.core.devicenames import device_noun
 from gpuplane.node.core.dra.claimspecs import claim_fingerprints, claim_specs, omission_reasons
-from gpuplane.node.core.dra.configs import InvalidConfig, gpu_config, time_slice
+from gpuplane.node.core.dra.configs import InvalidConfig, applies, gpu_config, time_slice
+from gpuplane.node.core.dra.devices import DraDevices, dra_devices
 from gpuplane.node.core.dra.names import (
     DNS_LABEL,
     DNS_SUBDOMAIN,
     KUBERNETES_UID,
     claim_cdi_kind,
     claim_cdi_name,
-    device_name,
     pool_name,
 )
+from gpuplane.node.core.kinds.dra import DraDevice
+from gpuplane.node.core.kinds.nvidia.gpu import GPU
+from gpuplane.node.core.kinds.table import kind_of
 from gpuplane.node.core.partitions.plans import withdrawn_units
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
-from gpuplane.node.model.config import DraSettings, Settings
-from gpuplane.node.model.machine import Gpu
+from gpuplane.node.model.config import DraSettings, Settings, TimeSlice
 from gpuplane.node.model.reasons import Holder, Reason, ReasonCode, ReasonKind
 from gpuplane.node.model.snapshot import Allocation, Snapshot
 from gpuplane.node.model.status import CLAIM_FILES, STATE_DIRECTORY
@@ -168,12 +171,12 @@ def _is_request(request: str) -> bool:
 class _Inputs(NamedTuple):
     """All that decides, beside the claim itself, what it gets.
 
-    `gpus`, `allocations`: None while they are not known. `withdrawn`: UUID of a GPU that waits for another MIG layout →
-    why. `omitted`: UUID of a GPU that cannot be described to a container runtime → why.
+    `allocations`: None while they are not known. `withdrawn`: unit that waits for another MIG layout → why. `omitted`:
+    unit that cannot be described to a container runtime → why.
     """
 
     settings: Settings | None
-    gpus: tuple[Gpu, ...] | None
+    devices: DraDevices
     allocations: tuple[Allocation, ...] | None
     claims: Mapping[str, PreparedClaim] | None
     mig_parents: Mapping[str, str] | None
@@ -184,7 +187,7 @@ class _Inputs(NamedTuple):
 def _inputs(snapshot: Snapshot) -> _Inputs:
     return _Inputs(
         settings=snapshot.config.settings,
-        gpus=snapshot.machine.gpus if snapshot.machine is not None else None,
+        devices=dra_devices(snapshot),
         allocations=snapshot.allocations,
         claims=snapshot.ledger.claims,
         mig_parents=snapshot.ledger.mig_parents,
@@ -214,7 +217,7 @@ def _prepare(claim: AllocatedClaim, inputs: _Inputs) -> PreparedClaim | Reason:
         return _reason("config-missing", "there is no valid configuration yet", "waiting")
     if not settings.dra.enabled:
         return _reason("dra-disabled", "the configuration of this node disables Dynamic Resource Allocation")
-    if inputs.gpus is None:
+    if not all(inputs.devices.is_counted(each.device) for each in claim.devices):
         return _reason("machine-not-observed", "the agent has not observed the machine yet", "waiting")
     if inputs.allocations is None:
         text = "kubelet has not reported yet which devices containers hold"
@@ -227,13 +230,13 @@ def _prepare(claim: AllocatedClaim, inputs: _Inputs) -> PreparedClaim | Reason:
         return _reason("claim-invalid", f"{clip(invalid[0])!r} is not the name of a request")
     devices = []
     for allocated in claim.devices:
-        gpu = _gpu_of_device(inputs.gpus, allocated)
-        if gpu is None:
+        device = _find_device(inputs.devices, allocated)
+        if device is None:
             return _reason("claim-device-unknown", f"this node has no device {allocated.pool}/{allocated.device}")
-        if not allocated.is_admin and (why := _unusable(inputs, gpu) or _in_use(inputs, gpu, claim.claim)):
+        if not allocated.is_admin and (why := _unusable(inputs, device) or _in_use(inputs, device, claim.claim)):
             return why
         try:
-            devices.append(_prepared_device(claim, allocated, gpu, settings.dra))
+            devices.append(_prepared_device(claim, allocated, device, settings.dra))
         except InvalidConfig as invalid:
             return _reason("claim-config-invalid", str(invalid))
     if why := _described_problem(inputs.omitted, devices):
@@ -248,23 +251,36 @@ def _prepare(claim: AllocatedClaim, inputs: _Inputs) -> PreparedClaim | Reason:
     )
 
 
-def _gpu_of_device(gpus: Iterable[Gpu], allocated: AllocatedDevice) -> Gpu | None:
-    """The GPU that a result names. Pools of other nodes have other GPUs."""
+def _find_device(devices: DraDevices, allocated: AllocatedDevice) -> DraDevice | None:
+    """The device that a result names. Pools of other nodes have other devices."""
     if not allocated.device or not allocated.pool.endswith(f"/{allocated.device}"):
         return None
-    return next((gpu for gpu in gpus if device_name(gpu.uuid) == allocated.device), None)
+    return devices.by_name.get(allocated.device)
 
 
-def _prepared_device(claim: AllocatedClaim, allocated: AllocatedDevice, gpu: Gpu, dra: DraSettings) -> PreparedDevice:
+def _prepared_device(
+    claim: AllocatedClaim, allocated: AllocatedDevice, device: DraDevice, dra: DraSettings
+) -> PreparedDevice:
     """Raises InvalidConfig."""
-    config = gpu_config(claim, allocated)
+    time_slice = _time_slice(claim, allocated, device)
     name = claim_cdi_name(claim.claim.uid, allocated.device)
     return PreparedDevice(
         allocated=allocated,
-        unit=gpu.uuid,
+        unit=device.unit,
         cdi_id=qualified_name(claim_cdi_kind(dra.driver), name),
-        time_slice=None if allocated.is_admin else time_slice(config),
+        time_slice=None if allocated.is_admin else time_slice,
     )
+
+
+def _time_slice(claim: AllocatedClaim, allocated: AllocatedDevice, device: DraDevice) -> TimeSlice | None:
+    """What the claim's configuration asks for. Raises InvalidConfig."""
+    if kind_of(device.unit) is GPU:
+        return time_slice(gpu_config(claim, allocated))
+    if any(each.requests and applies(each, allocated) for each in claim.configs):
+        raise InvalidConfig(
+            f"allocation.devices.config: {device.unit}, which request {allocated.request} got, has none"
+        )
+    return None
 
 
 def _described_problem(omitted: Mapping[str, Text], devices: Iterable[PreparedDevice]) -> Reason | None:
@@ -275,27 +291,26 @@ def _described_problem(omitted: Mapping[str, Text], devices: Iterable[PreparedDe
     return None
 
 
-def _unusable(inputs: _Inputs, gpu: Gpu) -> Reason | None:
-    """Why nobody can use a GPU as a whole now."""
-    if gpu.mig_enabled:
-        return _reason("mig-mode", f"GPU {gpu.uuid} is in MIG mode")
-    return inputs.withdrawn.get(gpu.uuid)
+def _unusable(inputs: _Inputs, device: DraDevice) -> Reason | None:
+    """Why nobody can use a device now."""
+    return device.not_claimable or inputs.withdrawn.get(device.unit)
 
 
-def _in_use(inputs: _Inputs, gpu: Gpu, claim: ClaimName) -> Reason | None:
-    """Why a GPU cannot be promised to a claim: another has it, or part of it."""
+def _in_use(inputs: _Inputs, device: DraDevice, claim: ClaimName) -> Reason | None:
+    """Why a device cannot be promised to a claim: another has it, or part of it."""
+    named = f"{device_noun(device.unit, '')} {device.unit}"
     for uid, other in (inputs.claims or {}).items():
-        if uid != claim.uid and any(each.unit == gpu.uuid and not each.allocated.is_admin for each in other.devices):
-            text = f"GPU {gpu.uuid} is prepared for claim {other.claim} ({other.claim.uid}) until that is unprepared"
+        if uid != claim.uid and any(each.unit == device.unit and not each.allocated.is_admin for each in other.devices):
+            text = f"{named} is prepared for claim {other.claim} ({other.claim.uid}) until that is unprepared"
             return _reason("claim-device-in-use", text)
-    parts = {gpu.uuid, *(each.uuid for each in gpu.mig_devices)}
+    parts = {device.unit, *device.parts}
     parents = inputs.mig_parents or {}
     for allocation in inputs.allocations or ():
         if allocation.claim == str(claim):
             continue
-        if any((unit := unit_of(id)) in parts or parents.get(unit) == gpu.uuid for id in allocation.devices):
+        if any((unit := unit_of(id)) in parts or parents.get(unit) == device.unit for id in allocation.devices):
             who, name = allocation.holder.text, allocation.claim or allocation.resource
-            text = f"{who} holds GPU {gpu.uuid} as {name} until the pod ends"
+            text = f"{who} holds {named} as {name} until the pod ends"
             holder = Holder(allocation.resource, allocation.holder, allocation.claim)
             return Reason(kind="held", text=text, code="claim-device-in-use", holder=holder)
     return None

@@ -1,25 +1,26 @@
-"""The ResourceSlices of this node: a pool for each GPU, of one slice with one device.
+"""The ResourceSlices of this node: a pool for each device, of one slice with it.
 
-- A pool for each GPU: what happens to one touches no other's slice, and no other's generation.
-- Published is each GPU that can be given out as a whole: one that is not in MIG mode. A sick one stays, tainted:
-  autoscalers count complete pools.
+- A pool for each device: what happens to one touches no other's slice, and no other's generation.
+- Published is each device that can be given out, as its kind says: of GPUs those that are not in MIG mode. A sick one
+  stays, tainted: autoscalers count complete pools.
 - A device that a claim holds is published whatever has happened to it: a scheduler that does not see it believes that
   all of it is free (kubernetes/kubernetes#140802).
-- Before it is known what containers hold, nothing is known: a GPU that a container has would be given to a claim.
+- Before it is known what containers hold, nothing is known: a device that a container has would be given to a claim.
 - While the configuration disables DRA, only what claims hold is published, until they end.
 """
 
 import hashlib
 from collections.abc import Mapping
 
-from gpuplane.node.core.dra.attributes import absent_gpu_attributes, gpu_attributes, gpu_capacity, memory_quantity
+from gpuplane.node.core.dra.devices import DraDevices, dra_devices
 from gpuplane.node.core.dra.names import device_name, pool_name
 from gpuplane.node.core.dra.taints import device_taints, taint_reasons
+from gpuplane.node.core.kinds.dra import DraDevice
+from gpuplane.node.core.kinds.table import kind_of
 from gpuplane.node.core.view import part_view
 from gpuplane.node.model.config import DraSettings
-from gpuplane.node.model.machine import Driver, Gpu
 from gpuplane.node.model.reasons import Reason
-from gpuplane.node.model.resourceslices import DeviceCapacity, DeviceTaint, ResourceSlice, SliceDevice
+from gpuplane.node.model.resourceslices import DeviceTaint, ResourceSlice, SliceDevice
 from gpuplane.node.model.snapshot import Snapshot
 
 MAX_NAME = 253
@@ -27,22 +28,23 @@ MAX_NAME = 253
 
 DIGEST_LENGTH = 10
 
-GPU_GONE = Reason(kind="problem", text="the driver does not report this GPU any more", code="claim-device-unknown")
+GONE = Reason(kind="problem", text="the agent does not see this device any more", code="claim-device-unknown")
 DISABLED = Reason(kind="configured", text="the configuration disables Dynamic Resource Allocation", code="dra-disabled")
+
+Taints = Mapping[str, tuple[DeviceTaint, ...]]
 
 
 def resource_slices(snapshot: Snapshot, node: str) -> tuple[ResourceSlice, ...] | None:
-    """The slices that shall be published of the node of this name, in the order of GPUs; None while that is unknown."""
-    settings, machine = snapshot.config.settings, snapshot.machine
-    if settings is None or machine is None or machine.gpus is None or snapshot.allocations is None:
+    """The slices that shall be published of the node of this name, kind by kind; None while that is unknown."""
+    settings, devices = snapshot.config.settings, dra_devices(snapshot)
+    if settings is None or devices.are_awaited or snapshot.allocations is None:
         return None
-    claimed = claimed_gpus(snapshot)
     taints = _taints.of(snapshot, taint_reasons(snapshot), settings.dra)
-    return _slices.of(snapshot, machine.driver, machine.gpus, settings.dra, claimed, taints, node)
+    return _slices.of(snapshot, devices, settings.dra, claimed_units(snapshot), taints, node)
 
 
-def claimed_gpus(snapshot: Snapshot) -> Mapping[str, str]:
-    """Device name → UUID of each GPU that claims of our driver hold: by our promise, or as kubelet reports it."""
+def claimed_units(snapshot: Snapshot) -> Mapping[str, str]:
+    """Device name → unit of each device that claims of our driver hold: by our promise, or as kubelet reports it."""
     settings = snapshot.config.settings
     driver = settings.dra.driver if settings is not None else ""
     found = [
@@ -54,7 +56,7 @@ def claimed_gpus(snapshot: Snapshot) -> Mapping[str, str]:
     for allocation in snapshot.allocations or ():
         if allocation.claim and allocation.resource == driver:
             found += allocation.devices
-    return {name: uuid for uuid in sorted(found) if (name := device_name(uuid))}
+    return {name: unit for unit in sorted(found) if (name := device_name(unit))}
 
 
 def slice_name(node: str, driver: str, device: str) -> str:
@@ -68,43 +70,32 @@ def slice_name(node: str, driver: str, device: str) -> str:
 
 
 @part_view
-def _taints(reasons: Mapping[str, tuple[Reason, ...]], dra: DraSettings) -> Mapping[str, tuple[DeviceTaint, ...]]:
-    """UUID of a GPU → its taints."""
+def _taints(reasons: Mapping[str, tuple[Reason, ...]], dra: DraSettings) -> Taints:
+    """Unit → its taints; "": those of all others."""
     why = (DISABLED,) if not dra.enabled else ()
-    return {uuid: device_taints((*each, *why), dra) for uuid, each in {"": (), **reasons}.items()}
+    return {unit: device_taints((*each, *why), dra) for unit, each in {"": (), **reasons}.items()}
 
 
 @part_view
 def _slices(
-    driver: Driver | None,
-    gpus: tuple[Gpu, ...],
-    dra: DraSettings,
-    claimed: Mapping[str, str],
-    taints: Mapping[str, tuple[DeviceTaint, ...]],
-    node: str,
+    devices: DraDevices, dra: DraSettings, claimed: Mapping[str, str], taints: Taints, node: str
 ) -> tuple[ResourceSlice, ...]:
-    found: dict[str, SliceDevice] = {}
-    uuid_by_name: dict[str, str] = {}
-    for gpu in gpus:
-        name = device_name(gpu.uuid)
-        if name and name not in found and (name in claimed or (dra.enabled and not gpu.mig_enabled)):
-            found[name] = SliceDevice(
-                name=name,
-                attributes=gpu_attributes(driver, gpu),
-                capacity=gpu_capacity(gpu),
-                taints=taints.get(gpu.uuid, taints[""]),
-            )
-            uuid_by_name[name] = gpu.uuid
-    for name, uuid in claimed.items():
+    found = {
+        name: _slice_device(each, taints.get(each.unit, taints[""]))
+        for name, each in devices.by_name.items()
+        if name in claimed or (dra.enabled and each.not_claimable is None)
+    }
+    for name, unit in claimed.items():
         if name not in found:
-            found[name] = _absent_device(name, uuid, dra)
-            uuid_by_name[name] = uuid
+            gone = (GONE,) if devices.is_counted(name) else ()
+            why = (*gone, *(() if dra.enabled else (DISABLED,)))
+            found[name] = _slice_device(_absent_device(unit), device_taints(why, dra))
     return tuple(
         ResourceSlice(
             name=slice_name(node, dra.driver, name),
             driver=dra.driver,
             node=node,
-            pool=pool_name(node, uuid_by_name[name]),
+            pool=pool_name(node, name),
             devices=(device,),
             allocated=frozenset({name} & claimed.keys()),
         )
@@ -112,12 +103,12 @@ def _slices(
     )
 
 
-def _absent_device(name: str, uuid: str, dra: DraSettings) -> SliceDevice:
-    """A device that a claim holds, of a GPU that is gone."""
-    why = (GPU_GONE,) if dra.enabled else (GPU_GONE, DISABLED)
-    return SliceDevice(
-        name=name,
-        attributes=absent_gpu_attributes(uuid),
-        capacity={"memory": DeviceCapacity(memory_quantity(0))},
-        taints=device_taints(why, dra),
-    )
+def _slice_device(device: DraDevice, taints: tuple[DeviceTaint, ...]) -> SliceDevice:
+    return SliceDevice(name=device.name, attributes=device.attributes, capacity=device.capacity, taints=taints)
+
+
+def _absent_device(unit: str) -> DraDevice:
+    """A device that a claim holds and that is not there."""
+    kind = kind_of(unit)
+    assert kind is not None  # it has a name
+    return kind.dra.absent_device(unit)

@@ -1,8 +1,8 @@
 """Taints of devices: what health, people and containers have against giving one to a claim.
 
 The verdicts are those by which the device plugin's list is made (`advertising.unavailable_units`). A device that is
-only suspect has none. Keys are NVIDIA's where that driver has one for the cause (dra-driver-nvidia-gpu 0.5,
-cmd/gpu-kubelet-plugin/device_health.go), else ours; the value is the reason's code. Effects of faults and drains are
+only suspect has none. A kind may have taints of its own for some faults; the others are ours, and their value is the
+reason's code. Effects of faults and drains are
 configured: `NoExecute` ends pods, so nothing has it that the operator did not want so.
 
 An API server takes 16 taints of a device. Where there are more, the mildest are left out.
@@ -11,15 +11,17 @@ An API server takes 16 taints of a device. Where there are more, the mildest are
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuplane.base.text import Text
 from gpuplane.node.core.advertising import unavailable_units
 from gpuplane.node.core.dra.claimspecs import omission_reasons
-from gpuplane.node.core.faults.overrides import xid_number
+from gpuplane.node.core.dra.devices import dra_devices
 from gpuplane.node.core.health.reasons import direct_health_reasons
+from gpuplane.node.core.kinds.dra import DraDevice
+from gpuplane.node.core.kinds.table import KINDS, kind_of
 from gpuplane.node.core.partitions.plans import withdrawn_units
 from gpuplane.node.core.view import view, without_allocations
-from gpuplane.node.core.withholding import held_gpus
+from gpuplane.node.core.withholding import held_units
 from gpuplane.node.model.config import DraSettings, TaintEffect
-from gpuplane.node.model.health import NODE_RECORD_KEY
 from gpuplane.node.model.reasons import Reason, ReasonKind
 from gpuplane.node.model.resourceslices import DeviceTaint
 from gpuplane.node.model.snapshot import Snapshot
@@ -52,35 +54,38 @@ LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 @view
 def taint_reasons(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
-    """UUID of a device → what there is against it; without those that nothing is against."""
+    """Unit → what there is against giving it out; without those that nothing is against."""
     lasting = _lasting_reasons(without_allocations(snapshot))
-    passing = held_gpus(snapshot), withdrawn_units(snapshot)
+    passing = held_units(snapshot), withdrawn_units(snapshot)
     found = dict(lasting)
     for each in passing:
-        for uuid, why in each.items():
-            found[uuid] = (*found.get(uuid, ()), why)
+        for unit, why in each.items():
+            found[unit] = (*found.get(unit, ()), why)
     return found
 
 
 @view
 def _lasting_reasons(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
-    """The same of GPUs, apart from what containers hold and what is being changed."""
+    """The same, apart from what containers hold and what is being changed."""
     unavailable, omitted = unavailable_units(snapshot), omission_reasons(snapshot)
-    of_node = _degrading_reasons(snapshot, NODE_RECORD_KEY)
+    of_kind = {name: _degrading_reasons(snapshot, kind.record_key) for name, kind in KINDS.items()}
     found = {}
-    for gpu in snapshot.gpus:
-        if not gpu.uuid:
-            continue  # it is in no slice
-        reasons = [*unavailable.get(gpu.uuid, ()), *of_node, *_degrading_reasons(snapshot, gpu.uuid)]
-        if gpu.mig_enabled:
-            reasons.append(Reason(kind="problem", text="the GPU is in MIG mode", code="mig-mode"))
-        if text := omitted.get(gpu.uuid):
-            reasons.append(Reason(kind="problem", text=text, code="cdi-no-device"))
-        if sum(other.uuid == gpu.uuid for other in snapshot.gpus) > 1:
-            reasons.append(Reason(kind="problem", text="another GPU has the same UUID", code="duplicate-uuid"))
-        if reasons:
-            found[gpu.uuid] = tuple(reasons)
+    for each in dra_devices(snapshot).by_name.values():
+        kind = kind_of(each.unit)
+        degrading = *(of_kind[kind.name] if kind is not None else ()), *_degrading_reasons(snapshot, each.unit)
+        if why := (*unavailable.get(each.unit, ()), *degrading, *_own_reasons(each, omitted.get(each.unit, ""))):
+            found[each.unit] = why
     return found
+
+
+def _own_reasons(device: DraDevice, omission_reason: Text) -> Iterator[Reason]:
+    """What is against a device beside its health."""
+    if device.not_claimable is not None:
+        yield device.not_claimable
+    if omission_reason:
+        yield Reason(kind="problem", text=omission_reason, code="cdi-no-device")
+    if device.problem is not None:
+        yield device.problem
 
 
 def _degrading_reasons(snapshot: Snapshot, key: str) -> tuple[Reason, ...]:
@@ -98,13 +103,16 @@ def _taint(reason: Reason, dra: DraSettings) -> DeviceTaint:
     effect: TaintEffect = "NoSchedule"
     if reason.kind in ("problem", "degraded", "drained"):
         effect = {"problem": dra.unhealthy, "degraded": dra.degraded, "drained": dra.drained}[reason.kind]
-    if reason.kind in ("problem", "degraded"):
-        if (number := xid_number(reason.code)) is not None:
-            return DeviceTaint(key=f"{dra.driver}/xid", value=f"{number}", effect=effect)
-        if reason.code == "gpu-lost":
-            return DeviceTaint(key=f"{dra.driver}/gpu-lost", effect=effect)
+    if reason.kind in ("problem", "degraded") and (own := _taint_of_kind(reason.code)) is not None:
+        name, value = own
+        return DeviceTaint(key=f"{dra.driver}/{name}", value=value, effect=effect)
     value = reason.code if LABEL_VALUE.fullmatch(reason.code) else ""
     return DeviceTaint(key=KEY_BY_KIND[reason.kind], value=value, effect=effect)
+
+
+def _taint_of_kind(code: str) -> tuple[str, str] | None:
+    """The name and value that a kind has for a fault. A code means the same for each kind that has it."""
+    return next((own for kind in KINDS.values() if (own := kind.dra.fault_taint(code)) is not None), None)
 
 
 def _without_repeated(taints: Iterable[DeviceTaint]) -> Iterator[DeviceTaint]:

@@ -1,8 +1,8 @@
 """The fault catalogue as a table for people."""
 
 from gpuplane.node.core.commands import advise
-from gpuplane.node.core.faults.overrides import xid_number
 from gpuplane.node.core.kinds.nvidia.faults import UNKNOWN_FAULT, UNLISTED_XID
+from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.core.kinds.table import FAULTS
 from gpuplane.node.model.health import CatalogueEntry
 

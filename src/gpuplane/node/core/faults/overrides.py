@@ -12,16 +12,16 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from gpuplane.node.core.kinds.nvidia.faults import UNKNOWN_FAULT, UNLISTED_XID
+from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.core.kinds.table import FAULTS
 from gpuplane.node.model.config import Settings
-from gpuplane.node.model.health import NONFATAL, CatalogueEntry, FaultCatalogue, Severity
+from gpuplane.node.model.health import CatalogueEntry, FaultCatalogue, Severity
 
 HEALTH_CHECK_VARIABLES: dict[str, Severity] = {"health_checks_enabled": "unhealthy", "health_checks_disabled": "note"}
 """Field of Settings that holds a variable → the severity of the XIDs in it; the first variable with an XID counts."""
 
 WORDS_FOR_ALL_XIDS = ("all", "xids")
 XID_NUMBER_PATTERN = re.compile(r"0*([1-9][0-9]{0,4})")
-XID_CODE_PATTERN = re.compile(rf"xid-([1-9][0-9]{{0,4}})(?:{NONFATAL})?")
 
 
 class HealthCheckList(NamedTuple):
@@ -39,12 +39,6 @@ def parse_health_check_list(text: str) -> HealthCheckList:
     numbers = {word: int(found[1]) for word in words if (found := XID_NUMBER_PATTERN.fullmatch(word))}
     invalid = tuple(word for word in words if word not in numbers and word not in WORDS_FOR_ALL_XIDS)
     return HealthCheckList(any(word in WORDS_FOR_ALL_XIDS for word in words), frozenset(numbers.values()), invalid)
-
-
-def xid_number(code: str) -> int | None:
-    """The number of an XID, by its code, which may say that it is not fatal; None for the code of another fault."""
-    found = XID_CODE_PATTERN.fullmatch(code)
-    return int(found[1]) if found else None
 
 
 def overriding_variable(code: str, settings: Settings) -> str:

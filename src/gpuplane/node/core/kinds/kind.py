@@ -1,8 +1,8 @@
 """What a kind of devices is, and how a kind of plain devices is made.
 
 A kind says which units its devices are and under which resource names they are offered, what a container gets with one,
-and which faults they have. All else is the same for every kind: what containers hold is withheld over a rename, an ill
-device is unhealthy for kubelet, a drained one is given to nobody.
+which faults they have, and how they stand in ResourceSlices. All else is the same for every kind: what containers hold
+is withheld over a rename, an ill device is unhealthy for kubelet, a drained one is given to nobody.
 
 The id of a unit begins with its kind: "device-node:kvm". So an id that a container holds shows its kind, also after the
 device is gone.
@@ -14,12 +14,15 @@ from posixpath import normpath
 from typing import NamedTuple
 
 from gpuplane.base.text import Text
+from gpuplane.node.core.kinds.dra import KindInDra
+from gpuplane.node.core.kinds.plaindra import plain_kind_in_dra
 from gpuplane.node.core.kinds.unitresource import UnitResource
 from gpuplane.node.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.health import CatalogueEntry, FaultCatalogue
 from gpuplane.node.model.machine import UNCOUNTED_CODE, Device, DeviceList, Machine
 from gpuplane.node.model.reasons import ReasonCode, ReasonKind
+from gpuplane.node.model.resourceslices import DeviceAttribute
 from gpuplane.node.model.views import Unit
 
 DEVICE_ID_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?")
@@ -54,17 +57,15 @@ class Kind(NamedTuple):
     """Its units in a stable order: each with its resource name, or why it has none."""
     container_edits: Callable[[Unit], ContainerEdits] | None
     """What a container gets with a unit; None: `core/containers` says it, from the whole machine and the settings."""
+    record_key: str
+    """The key of the health record of what affects every device of the kind."""
+    dra: KindInDra
     recovers_by_probe: bool = False
     """Whether an unhealthy device also needs a recovery probe; else it is healthy when its faults are gone."""
 
     def unit_id(self, device_id: str) -> str:
         """The id of the unit that a plain device is."""
         return plain_unit_id(self.name, device_id)
-
-    @property
-    def record_key(self) -> str:
-        """The key of the health record of what affects every plain device of the kind."""
-        return self.id_prefixes[0]
 
 
 def plain_kind(
@@ -74,12 +75,14 @@ def plain_kind(
     faults: Mapping[str, CatalogueEntry],
     attributes: Collection[str] = (),
     more_edits: Callable[[Unit], ContainerEdits] = lambda unit: ContainerEdits(),
+    slice_attributes: Callable[[Unit], Mapping[str, DeviceAttribute]] = lambda unit: {},
 ) -> Kind:
     """A kind whose devices are plain `Device`s: each is one unit with one id, and a container gets its device nodes.
 
     `resource_name` raises ValueError if a device cannot be offered: why not. `faults`: those that a look shows, by
     code. `attributes`: the names of all attributes that a device may have. `more_edits`: what a container gets beside
-    the nodes; the same variable of two units has to have the same value.
+    the nodes; the same variable of two units has to have the same value. `slice_attributes`: those by which claims
+    choose, beside those of every device. All devices have the same ones, also one of which only the id is known.
     """
 
     def unit_resources(_: Machine | None, observed: DeviceList, __: Settings) -> Sequence[UnitResource]:
@@ -90,8 +93,12 @@ def plain_kind(
         more = more_edits(unit)
         return more.but(device_nodes=(*nodes, *more.device_nodes))
 
-    catalogue = FaultCatalogue(entries={**COMMON_FAULTS, **faults})
-    kind = Kind(name, (plain_unit_id(name, ""),), catalogue, unit_resources, container_edits)
+    def units(observed: DeviceList) -> Sequence[UnitResource]:
+        return unit_resources(None, observed, Settings())
+
+    key, catalogue = plain_unit_id(name, ""), FaultCatalogue(entries={**COMMON_FAULTS, **faults})
+    dra = plain_kind_in_dra(name, units, slice_attributes, container_edits)
+    kind = Kind(name, (key,), catalogue, unit_resources, container_edits, record_key=key, dra=dra)
     return kind
 
 

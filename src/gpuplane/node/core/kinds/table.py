@@ -22,6 +22,12 @@ def kind_of(unit_id: str) -> Kind | None:
     return next((kind for kind in KINDS.values() if unit_id.startswith(kind.id_prefixes)), None)
 
 
+def is_plain_unit(unit_id: str) -> bool:
+    """Whether an id is that of a unit of a plain kind."""
+    kind = kind_of(unit_id)
+    return kind is not None and kind.name in PLAIN_KINDS
+
+
 def is_record_key_of_kind(key: str) -> bool:
     """Whether a key is that of the health record of a whole plain kind."""
     return any(key == kind.record_key for kind in PLAIN_KINDS.values())

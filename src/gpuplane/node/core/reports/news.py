@@ -21,7 +21,7 @@ from gpuplane.node.core.advertising import (
 from gpuplane.node.core.commands import INSPECT, command_line
 from gpuplane.node.core.containers import strategy
 from gpuplane.node.core.devicenames import DeviceName, describe_devices, device_uuids_or_indices
-from gpuplane.node.core.dra.twice import OFFERED_TWICE_TEXT, gpus_offered_twice
+from gpuplane.node.core.dra.twice import OFFERED_TWICE_TEXT, devices_offered_twice
 from gpuplane.node.core.health import devicehealth
 from gpuplane.node.core.health.absence import ABSENT_CODE
 from gpuplane.node.core.health.context import health_context
@@ -60,7 +60,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         )
         yield from _waiting_news(before, after)
         yield from _resource_news(old, new, awaited | awaits)
-    if (twice := gpus_offered_twice(after)) and not gpus_offered_twice(before):
+    if (twice := devices_offered_twice(after)) and not devices_offered_twice(before):
         subject = LogSubject(part=SLICES.name, devices=device_uuids_or_indices(twice))
         yield News("warning", _describe_news_devices(twice), OFFERED_TWICE_TEXT, subject)
     if awaited and not awaits and not standby_reason(after):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from gpuplane.base.value import Value
 from gpuplane.kubernetes.podref import ContainerId, PodRef
-from gpuplane.node.core.faults.overrides import xid_number
+from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.core.telemetry.devices import (
     DeviceKey,
     GpuIdentity,

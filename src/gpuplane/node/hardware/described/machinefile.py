@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from gpuplane.base import strict
-from gpuplane.node.core.faults.overrides import xid_number
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
+from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.core.kinds.table import PLAIN_KINDS
 from gpuplane.node.hardware.described.failures import matches_call
 from gpuplane.node.hardware.described.loadcheck import check_load

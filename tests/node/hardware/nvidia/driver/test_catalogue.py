@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from gpuplane.node.core.faults.overrides import xid_number
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE, CODES_THAT_NEED_PROBE
+from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.hardware.nvidia import driverprocess
 from gpuplane.node.hardware.nvidia.driver.errors import gpu_crash_fault, gpu_hang_fault
 from gpuplane.node.model.health import GRADED_XIDS

@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from gpuplane.node.core.kinds.kind import Kind
+from gpuplane.node.core.kinds.nvidia.dra import GPU_IN_DRA
 from gpuplane.node.core.kinds.nvidia.faults import NVIDIA_FAULTS
 from gpuplane.node.core.kinds.nvidia.naming import assign_resource_names
 from gpuplane.node.core.kinds.unitresource import UnitResource
 from gpuplane.node.model.config import Settings
+from gpuplane.node.model.health import NODE_RECORD_KEY
 from gpuplane.node.model.machine import NVIDIA_GPU, DeviceList, Machine
 
 GPU_PREFIX, MIG_PREFIX = "GPU-", "MIG-"
@@ -34,5 +36,7 @@ GPU = Kind(
     NVIDIA_FAULTS,
     _unit_resources,
     container_edits=None,
+    record_key=NODE_RECORD_KEY,
+    dra=GPU_IN_DRA,
     recovers_by_probe=True,
 )

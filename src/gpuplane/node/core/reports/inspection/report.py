@@ -10,7 +10,7 @@ from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.availability import device_health_with_availability
 from gpuplane.node.core.commands import TAKE, WITHDRAW, command_line
 from gpuplane.node.core.containers.strategy import decision_if_inputs_known
-from gpuplane.node.core.dra.twice import gpus_offered_twice
+from gpuplane.node.core.dra.twice import devices_offered_twice
 from gpuplane.node.core.partitions.desired import MIG_LABEL, requested_name
 from gpuplane.node.core.partitions.progress import partitions_progress
 from gpuplane.node.core.reports.inspection.clock import CLOCK_WITH_BOOT_AT_EPOCH, Clock
@@ -73,7 +73,7 @@ def _inspect(state: NodeState, agent: AgentInfo, clock: Clock) -> Inspection:
         resources=tuple(_inspect_resources(state)),
         devices=inspect_devices(state, stand, clock),
         not_offered=tuple(_inspect_not_offered(state)),
-        offered_twice=tuple(uuid for uuid, _ in gpus_offered_twice(snapshot)),
+        offered_twice=tuple(uuid for uuid, _ in devices_offered_twice(snapshot)),
         parts=tuple(_inspect_parts(snapshot, clock)),
     )
 

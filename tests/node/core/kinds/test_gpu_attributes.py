@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.node.core.dra.attributes import (
-    MAX_NAMES,
-    MAX_STRING,
+from gpuplane.node.core.kinds.attributes import MAX_NAMES, MAX_STRING, UNKNOWN
+from gpuplane.node.core.kinds.nvidia.attributes import (
     MIG_CAPACITIES,
-    UNKNOWN,
     absent_gpu_attributes,
     architecture_name,
     gpu_attributes,

@@ -13,8 +13,7 @@ from gpuplane.node.core.commands import INSPECT, command_line
 from gpuplane.node.core.devicenames import DeviceName
 from gpuplane.node.core.health import devicehealth
 from gpuplane.node.core.inventory.resources import assign_units
-from gpuplane.node.core.kinds.nvidia.gpu import GPU
-from gpuplane.node.core.kinds.table import kind_of
+from gpuplane.node.core.kinds.table import is_plain_unit
 from gpuplane.node.core.view import part_view
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.health import DeviceHealth
@@ -124,8 +123,7 @@ def _group_devices_by_unit(resource: Resource) -> Iterable[tuple[Unit, list[Offe
 
 
 def _availability_of_not_offered(unit: NotOffered, unit_reasons: Mapping[str, tuple[Reason, ...]]) -> Availability:
-    kind = kind_of(unit.device)
-    part = "" if kind is not None and kind is not GPU else DRIVER.name if unit.kind == "problem" else CONFIG.name
+    part = "" if is_plain_unit(unit.device) else DRIVER.name if unit.kind == "problem" else CONFIG.name
     reason = Reason(kind=unit.kind, text=unit.reason, part=part, code=unit.code)
     own = unit_reasons.get(unit.device, ())
     return Availability(device=unit.device, index=unit.index, reasons=_distinct_reasons((*own, reason)))

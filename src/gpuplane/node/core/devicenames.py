@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from gpuplane.base.text import format_count, format_index_ranges
 from gpuplane.kubernetes.contracts.nodeannotation import index_sort_key
-from gpuplane.node.core.kinds.nvidia.gpu import GPU, is_mig_uuid
+from gpuplane.node.core.kinds.nvidia.gpu import GPU
 from gpuplane.node.core.kinds.table import kind_of
 
 DeviceName = tuple[str, str]
@@ -34,9 +34,7 @@ def describe_part_of(part: Sequence[DeviceName], whole: Sequence[DeviceName]) ->
 def device_noun(uuid: str, index: str) -> str:
     """What people call such a device: "GPU", "MIG device", "device-node device"."""
     kind = kind_of(uuid)
-    if kind is not None and kind is not GPU:
-        return f"{kind.name} device"
-    return "MIG device" if ":" in index or is_mig_uuid(uuid) else "GPU"
+    return (kind if kind is not None else GPU).noun(uuid, index)
 
 
 def _describe_indices(devices: Sequence[DeviceName]) -> str:

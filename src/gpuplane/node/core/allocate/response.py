@@ -27,9 +27,10 @@ from gpuplane.node.core.containers.cdi.desiredspecs import missing_features
 from gpuplane.node.core.containers.cdi.devicenodes import CONTROL_NODE_PATHS, IMEX_CHANNEL_PREFIX
 from gpuplane.node.core.containers.cdi.names import VENDOR
 from gpuplane.node.core.containers.strategy import effective_list_strategies
+from gpuplane.node.core.kinds.table import KINDS
 from gpuplane.node.core.view import view, without_allocations
 from gpuplane.node.model.config import Settings
-from gpuplane.node.model.machine import NVIDIA_GPU, Machine
+from gpuplane.node.model.machine import Machine
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.views import (
     ContainerAllocateResponse,
@@ -52,7 +53,7 @@ def allocate(snapshot: Snapshot, resource: str, ids: Sequence[str]) -> Container
     machine = snapshot.machine
     units = tuple({device.unit.id: device.unit for device in devices}.values())
     settings, lacking = _settings_in_force(without_allocations(snapshot))
-    if units[0].kind != NVIDIA_GPU:
+    if KINDS[units[0].kind].container_edits is not None:
         return plain_response(units, settings, resource)
     assert machine is not None
     got = response_for_units(units, machine, settings, resource, lacking)

@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 from gpuplane.base.text import Text, clip
 from gpuplane.node.core.health import state_machine
 from gpuplane.node.core.health.context import HealthContext
-from gpuplane.node.core.kinds.nvidia.gpu import GPU, is_mig_uuid
-from gpuplane.node.core.kinds.table import kind_of
+from gpuplane.node.core.kinds.nvidia.gpu import is_mig_uuid
+from gpuplane.node.core.kinds.table import is_plain_unit
 from gpuplane.node.model.health import NODE_RECORD_KEY, DeviceRecord
 from gpuplane.node.model.machine import Machine
 
@@ -67,7 +67,7 @@ def mark_absent_devices(
     all_are_new = bool(gpus) and all(gpu.uuid in new for gpu in gpus)
     for key in devices.keys() - present - {NODE_RECORD_KEY}:
         record = devices[key]
-        if kind_of(key) not in (GPU, None) or _is_of_unlisted_gpu(key, record):
+        if is_plain_unit(key) or _is_of_unlisted_gpu(key, record):
             continue
         if is_mig_uuid(key):  # created again it has the same UUID, and is new
             devices[key] = DeviceRecord(drain=record.drain, absent=True)

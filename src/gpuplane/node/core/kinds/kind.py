@@ -60,6 +60,8 @@ class Kind(NamedTuple):
     record_key: str
     """The key of the health record of what affects every device of the kind."""
     dra: KindInDra
+    noun: Callable[[str, str], str]
+    """What people call a unit, by its id and index: "GPU", "MIG device", "device-node device"."""
     recovers_by_probe: bool = False
     """Whether an unhealthy device also needs a recovery probe; else it is healthy when its faults are gone."""
 
@@ -96,9 +98,12 @@ def plain_kind(
     def units(observed: DeviceList) -> Sequence[UnitResource]:
         return unit_resources(None, observed, Settings())
 
+    def noun(_: str, __: str) -> str:
+        return f"{name} device"
+
     key, catalogue = plain_unit_id(name, ""), FaultCatalogue(entries={**COMMON_FAULTS, **faults})
     dra = plain_kind_in_dra(name, units, slice_attributes, container_edits)
-    kind = Kind(name, (key,), catalogue, unit_resources, container_edits, record_key=key, dra=dra)
+    kind = Kind(name, (key,), catalogue, unit_resources, container_edits, record_key=key, dra=dra, noun=noun)
     return kind
 
 

@@ -25,8 +25,7 @@ from gpuplane.node.core.advertising import missing_information_reason, offer
 from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.availability import availability
 from gpuplane.node.core.health.devicehealth import health_with_parents
-from gpuplane.node.core.kinds.nvidia.gpu import GPU
-from gpuplane.node.core.kinds.table import kind_of
+from gpuplane.node.core.kinds.table import is_plain_unit
 from gpuplane.node.core.serving import standby_reason
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.core.view import part_view
@@ -134,7 +133,7 @@ def _holdings(
         holder, resource = _named_holder(allocation.holder), _held_resource(allocation, offered)
         for id in allocation.devices:
             unit = unit_of(id)
-            if unit in index_by_id or (kind := kind_of(unit)) is None or kind is GPU:
+            if unit in index_by_id or not is_plain_unit(unit):
                 counts[holder, resource, index_by_id.get(unit, unit)] += 1
     found = (Holding(holder, resource, device, ids) for (holder, resource, device), ids in counts.items())
     return tuple(sorted(found, key=holding_sort_key))

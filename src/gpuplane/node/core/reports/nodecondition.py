@@ -15,8 +15,7 @@ from gpuplane.node.core.availability import availability, devices_by_reason
 from gpuplane.node.core.devicenames import DeviceName, describe_devices, describe_part_of
 from gpuplane.node.core.health import devicehealth, reasons
 from gpuplane.node.core.health.absence import ABSENT_CODE
-from gpuplane.node.core.kinds.nvidia.gpu import GPU
-from gpuplane.node.core.kinds.table import kind_of
+from gpuplane.node.core.kinds.table import is_plain_unit
 from gpuplane.node.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.node.core.serving import standby_reason
 from gpuplane.node.core.view import view, without_allocations
@@ -91,8 +90,7 @@ def condition_reason_name(reason: Reason, device: str = "", index: str = "") -> 
 
 def reason_name_of_kind(name: str, device: str) -> str:
     """The name of a condition's or Event's reason for a device: "GPUUnhealthy" is "DeviceUnhealthy" for no GPU."""
-    is_plain = (kind := kind_of(device)) is not None and kind is not GPU
-    return f"Device{name.removeprefix('GPU')}" if is_plain and name.startswith("GPU") else name
+    return f"Device{name.removeprefix('GPU')}" if is_plain_unit(device) and name.startswith("GPU") else name
 
 
 def _gpu_condition_reason_name(reason: Reason) -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpuplane.base.metrics import Labels, Metric
 from gpuplane.kubernetes.podref import PodMetadata, PodRef
 from gpuplane.node.core.health import devicehealth
-from gpuplane.node.core.kinds.table import PLAIN_KINDS
+from gpuplane.node.core.kinds.table import is_plain_unit
 from gpuplane.node.core.serving import may_serve
 from gpuplane.node.core.telemetry.counters import DEFAULT_COUNTERS, XID_FIELD
 from gpuplane.node.core.telemetry.devices import DeviceKey, SeriesDevice, readings_of, series_devices
@@ -292,9 +292,8 @@ def _iterate_allocation_series(labels: Sequence[DeviceLabels], holdings: Mapping
         shared = {"shared": "true"} if len({holding.holder for holding in held}) > 1 else {}
         identity = {**each.device.short_identity, "device": each.device.identity.get("device", "")}
         yield from _each_holding(identity | shared, held, own)
-    plain_prefixes = tuple(prefix for kind in PLAIN_KINDS.values() for prefix in kind.id_prefixes)
     for unit, units in holdings.items():
-        if unit not in known and unit.startswith(plain_prefixes):
+        if unit not in known and is_plain_unit(unit):
             yield from _each_holding({"UUID": unit}, units, own)
 
 

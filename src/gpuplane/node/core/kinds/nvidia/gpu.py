@@ -30,6 +30,10 @@ def _unit_resources(machine: Machine | None, _: DeviceList, settings: Settings) 
     return assign_resource_names(machine, settings) if machine is not None else []
 
 
+def _noun(id: str, index: str) -> str:
+    return "MIG device" if ":" in index or is_mig_uuid(id) else "GPU"
+
+
 GPU = Kind(
     NVIDIA_GPU,
     (GPU_PREFIX, MIG_PREFIX),
@@ -38,5 +42,6 @@ GPU = Kind(
     container_edits=None,
     record_key=NODE_RECORD_KEY,
     dra=GPU_IN_DRA,
+    noun=_noun,
     recovers_by_probe=True,
 )

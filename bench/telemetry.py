@@ -43,6 +43,7 @@ from gpuplane.node.model.telemetry import (
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet.pods import pod
+from gpuplane.service.servingoptions import ServingOptions
 from tests.node.agent.test_metrics_and_health_pages import free_port
 
 PARTS, MIG_RESOURCE = 7, "nvidia.com/mig-1g.10gb"
@@ -294,7 +295,9 @@ async def held() -> list[Row]:
     samples = [_picture(machine, float(n))[1] for n in range(pages)]
     node, port = Node(snapshot), free_port()
     states = [TelemetryState()]
-    serving = asyncio.create_task(serve_status_pages(node, "127.0.0.1", port, "node-1", lambda: states[-1]))
+    serving = asyncio.create_task(
+        serve_status_pages(node, ServingOptions(host="127.0.0.1", port=port), "node-1", lambda: states[-1])
+    )
     reader = await asyncio.create_subprocess_exec(
         sys.executable, "-c", READER, f"{port}", stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

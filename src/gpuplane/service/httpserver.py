@@ -8,11 +8,13 @@ import asyncio
 import logging
 import socket
 import socketserver
+import ssl
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -34,14 +36,17 @@ class Page(NamedTuple):
     is_gzip: bool = False
 
 
-Pages = Callable[[str, str, str], Page]
-"""(path, header Accept, header Accept-Encoding) → the page. It is called by several threads."""
+Pages = Callable[[str, str, str, str], Page]
+"""(path, headers Accept, Accept-Encoding and Authorization) → the page. It is called by several threads."""
+
+TlsContext = Callable[[], ssl.SSLContext]
+"""Gives the certificate for a new connection: it may be another one each time."""
 
 
 @asynccontextmanager
-async def serve_pages(pages: Pages, host: str, port: int) -> AsyncIterator[None]:
-    """Serve the pages meanwhile. Raises OSError with the address."""
-    server = await _listen(pages, host, port)
+async def serve_pages(pages: Pages, host: str, port: int, tls_context: TlsContext | None = None) -> AsyncIterator[None]:
+    """Serve the pages meanwhile, over TLS where there is a context. Raises OSError with the address."""
+    server = await _listen(pages, host, port, tls_context)
     threading.Thread(target=server.serve_forever, args=(SECONDS_BETWEEN_LOOKS,), name="status", daemon=True).start()
     try:
         yield
@@ -55,12 +60,12 @@ def _end(server: "_Server") -> None:
     server.server_close()
 
 
-async def _listen(pages: Pages, host: str, port: int) -> "_Server":
+async def _listen(pages: Pages, host: str, port: int, tls_context: TlsContext | None) -> "_Server":
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, address = found[0]
-        return _Server(pages, family, address)
+        return _Server(pages, family, address, tls_context)
     except OSError as error:
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         raise OSError(error.errno, f"cannot listen there: {error.strerror}", shown) from error
@@ -71,8 +76,10 @@ class _Server(ThreadingHTTPServer):
 
     request_queue_size = 128
 
-    def __init__(self, pages: Pages, family: socket.AddressFamily, address: Any) -> None:
-        self.pages, self.address_family = pages, family
+    def __init__(
+        self, pages: Pages, family: socket.AddressFamily, address: Any, tls_context: TlsContext | None
+    ) -> None:
+        self.pages, self.address_family, self._tls_context = pages, family, tls_context
         self._began: dict[socket.socket, float] = {}
         self._lock = threading.Lock()
         super().__init__(address, _Handler)
@@ -82,6 +89,19 @@ class _Server(ThreadingHTTPServer):
         if self.address_family == socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         socketserver.TCPServer.server_bind(self)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """The handshake is left to the connection's thread: a client may take its time with it."""
+        connection, address = super().get_request()
+        if self._tls_context is None:
+            return connection, address
+        return self._tls_context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        if isinstance(request, ssl.SSLSocket):
+            request.settimeout(MAX_CONNECTION_SECONDS)
+            request.do_handshake()
+        super().finish_request(request, client_address)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
@@ -98,10 +118,10 @@ class _Server(ThreadingHTTPServer):
                     self._hang_up(request)
 
     def _hang_up(self, request: socket.socket) -> None:
-        """Its thread sees the end, and closes it."""
+        """Its thread sees the end, and closes it. (SSLSocket's own shutdown would let it go on without TLS.)"""
         del self._began[request]
         with suppress(OSError):
-            request.shutdown(socket.SHUT_RDWR)
+            socket.socket.shutdown(request, socket.SHUT_RDWR)
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
@@ -119,8 +139,11 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         accept = ", ".join(self.headers.get_all("Accept", ()))
         encodings = ", ".join(self.headers.get_all("Accept-Encoding", ()))
-        page = self.server.pages(urlsplit(self.path).path, accept, encodings)
+        authorization = self.headers.get("Authorization", "")
+        page = self.server.pages(urlsplit(self.path).path, accept, encodings, authorization)
         self.send_response(page.status)
+        if page.status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")  # RFC 9110, 15.5.2
         self.send_header("Content-Type", page.content_type)
         self.send_header("Content-Length", str(len(page.body)))
         if page.is_gzip:

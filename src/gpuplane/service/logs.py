@@ -1,4 +1,4 @@
-"""The agent's log: one line a message on standard error, for people or for machines.
+"""The log of a daemon: one line a message on standard error, for people or for machines.
 
 Messages carry texts from outside: what a driver, a container's name, an API server or a file says. None of these can
 begin a line of its own or steer a terminal: whatever cannot be printed is written as a program would write it.

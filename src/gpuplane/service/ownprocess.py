@@ -1,4 +1,4 @@
-"""What the kernel tells of the agent's own process, under the names that every Prometheus client library gives it."""
+"""What the kernel tells of a daemon's own process, under the names that every Prometheus client library gives it."""
 
 import os
 import resource
@@ -20,9 +20,14 @@ def process_metrics() -> Iterator[Metric]:
     used = resource.getrusage(resource.RUSAGE_SELF)
     pages = int(read(STATM, 4096).split()[1])
     for name, kind, help, value in (
-        ("process_cpu_seconds_total", "counter", "CPU time of the agent, in seconds", used.ru_utime + used.ru_stime),
-        ("process_resident_memory_bytes", "gauge", "Memory of the agent, in bytes", pages * os.sysconf("SC_PAGESIZE")),
-        ("process_start_time_seconds", "gauge", "When the agent started, in seconds since 1970", STARTED_AT),
+        ("process_cpu_seconds_total", "counter", "CPU time of the process, in seconds", used.ru_utime + used.ru_stime),
+        (
+            "process_resident_memory_bytes",
+            "gauge",
+            "Memory of the process, in bytes",
+            pages * os.sysconf("SC_PAGESIZE"),
+        ),
+        ("process_start_time_seconds", "gauge", "When the process started, in seconds since 1970", STARTED_AT),
     ):
         yield Metric(
             name=name, kind="counter" if kind == "counter" else "gauge", help=help, series=((NO_LABELS, value),)
@@ -30,6 +35,6 @@ def process_metrics() -> Iterator[Metric]:
     yield Metric(
         name="gpuplane_build_info",
         kind="gauge",
-        help="1, with the version of the agent",
+        help="1, with the version of gpuplane",
         series=((Labels(version=__version__), 1.0),),
     )

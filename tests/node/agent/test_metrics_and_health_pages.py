@@ -14,13 +14,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuplane.node.agent.node import Node
 from gpuplane.node.agent.restart import keep_part_running
-from gpuplane.node.agent.statuspages import EVENT_LOOP_STUCK_AFTER, StatusPages, serve_status_pages
+from gpuplane.node.agent.statuspages import StatusPages, serve_status_pages
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Fault, Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import Part, Status, plugin_part
+from gpuplane.service.daemonpages import EVENT_LOOP_STUCK_AFTER
 from gpuplane.service.httpserver import MAX_CONNECTIONS
+from gpuplane.service.servingoptions import ServingOptions
 from tests.texts import as_shown
 
 GPUS = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b", faults=(Fault("gpu-lost", "gone"),)))
@@ -46,7 +48,7 @@ def free_port() -> int:
 async def serving(node: Node, host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The status pages of a node, at the URL that this gives."""
     port = free_port()
-    task = asyncio.create_task(serve_status_pages(node, host, port))
+    task = asyncio.create_task(serve_status_pages(node, ServingOptions(host=host, port=port)))
     address = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     async with asyncio.timeout(60):
         while not task.done():
@@ -112,7 +114,7 @@ def test_a_stuck_event_loop_is_not_alive() -> None:
     """Liveness is the event loop's own turn, and nothing else."""
     pages = StatusPages()
     assert pages.page("/healthz").status == 200
-    pages.made -= EVENT_LOOP_STUCK_AFTER + 1
+    pages.turned -= EVENT_LOOP_STUCK_AFTER + 1
 
     assert pages.page("/healthz").status == 503
 
@@ -157,7 +159,11 @@ async def test_an_address_that_cannot_be_had_is_named(host: str, caplog: pytest.
         node = Node(Snapshot())
         task = asyncio.create_task(
             keep_part_running(
-                node, Part("status pages"), lambda: serve_status_pages(node, host, port), (0.01, 0.1), 0.05
+                node,
+                Part("status pages"),
+                lambda: serve_status_pages(node, ServingOptions(host=host, port=port)),
+                (0.01, 0.1),
+                0.05,
             )
         )
         assert await node.wait_until(lambda s: Part("status pages") in s.statuses, deadline=60)

@@ -11,13 +11,19 @@ from typing import Literal
 
 import click
 
-from gpuplane.cli.kit.messages import told
+from gpuplane.cli.kit.messages import fail, told
 from gpuplane.cli.kit.options import PATH, OneOf
+from gpuplane.cli.kit.servingflags import serving_options_of_command
 from gpuplane.node.host.mps.files import FOLDER, WANTED
 from gpuplane.node.host.mps.keeper import Tools
 from gpuplane.node.host.mps.supervisor import Supervisor
 from gpuplane.node.model.config import Settings
 from gpuplane.service import logs
+from gpuplane.service.daemonpages import DaemonPages
+from gpuplane.service.pageserver import serve_daemon_pages
+from gpuplane.service.restart import keep_running
+from gpuplane.service.serving import serve, stop_at_signal
+from gpuplane.service.servingoptions import ServingOptions
 
 log = logging.getLogger("gpuplane.mps")
 
@@ -44,8 +50,14 @@ log = logging.getLogger("gpuplane.mps")
     ),
 )
 @click.option("--log-format", type=OneOf(("text", "json")), default="text", show_default=True)
+@serving_options_of_command
 def command(
-    root: Path, control: str, smi: str, shm: Literal["own", "host"], log_format: Literal["text", "json"]
+    root: Path,
+    control: str,
+    smi: str,
+    shm: Literal["own", "host"],
+    log_format: Literal["text", "json"],
+    pages: ServingOptions | None,
 ) -> None:
     """Run the MPS daemons that the agent requests. They keep running when this ends, and the next one adopts them.
 
@@ -53,11 +65,7 @@ def command(
     """
     logs.set_up(log_format)
     root, tools = root.absolute(), Tools(control=control, smi=smi, own_shm=shm == "own")
-    try:
-        asyncio.run(_run(Supervisor(root, tools), lambda: _announce(root, tools)))
-    except PermissionError as error:
-        way_out = "" if os.geteuid() == 0 else ": run gpuplane mps as root"
-        raise click.ClickException(told(error) + way_out) from None
+    serve(_run(root, tools, pages))
 
 
 def _announce(root: Path, tools: Tools) -> None:
@@ -82,19 +90,45 @@ def _unasked(root: Path) -> bool:
     return False
 
 
-async def _run(supervisor: Supervisor, announce: Callable[[], None]) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for each in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(each, stop.set)
-    loop.add_signal_handler(signal.SIGHUP, stop.set if _at_a_terminal() else _go_on)
+async def _run(root: Path, tools: Tools, pages: ServingOptions | None) -> None:
+    """Supervise until a signal."""
+    try:
+        await _supervise(Supervisor(root, tools), pages, lambda: _announce(root, tools))
+    except PermissionError as error:
+        fail(told(error) + ("" if os.geteuid() == 0 else ": run gpuplane mps as root"))
+        raise SystemExit(1) from None
+
+
+async def _supervise(supervisor: Supervisor, pages: ServingOptions | None, announce: Callable[[], None]) -> None:
+    at_a_terminal = _at_a_terminal()
+    stop = stop_at_signal(*((signal.SIGHUP,) if at_a_terminal else ()))
+    if not at_a_terminal:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _go_on)
     announce()
-    running, stopped = asyncio.create_task(supervisor.run()), asyncio.create_task(stop.wait())
-    await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
-    if running.done():
-        await running  # it raises what it ended by
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    tasks = [asyncio.create_task(supervisor.run()), asyncio.create_task(_until(stop))]
+    if pages is not None:
+        tasks.append(asyncio.create_task(_serve_pages(supervisor, pages)))
+    done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()  # it raises what it ended by
+
+
+async def _serve_pages(supervisor: Supervisor, options: ServingOptions) -> None:
+    """Serve the pages for ever; a port that cannot be had costs nothing else."""
+    pages = DaemonPages(not_ready_reason=lambda: supervisor.not_ready_reason)
+    await keep_running(
+        "status pages",
+        lambda: serve_daemon_pages(pages, options),
+        lambda reason: log.error("the status pages cannot be served: %s", reason),
+        lambda last_reason: log.info("the status pages are served") if last_reason else None,
+    )
+
+
+async def _until(stop: asyncio.Event) -> None:
+    await stop.wait()
 
 
 def _at_a_terminal() -> bool:

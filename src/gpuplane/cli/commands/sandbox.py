@@ -19,6 +19,7 @@ from gpuplane.cli.kit.options import PATH
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.console import Console
 from gpuplane.sandbox.kubelet.messages import Message
+from gpuplane.service.serving import stop_at_signal
 
 
 @click.group()
@@ -54,9 +55,7 @@ def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_inp
 
 
 async def _serve(kubelet: Kubelet, say: Callable[[Message], None], words: bool) -> None:
-    stop = asyncio.Event()
-    for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # the last where its terminal is closed
-        asyncio.get_running_loop().add_signal_handler(each, stop.set)
+    stop = stop_at_signal(signal.SIGHUP)  # where its terminal is closed
     async with kubelet:
         where = str(kubelet.root / "device-plugins/kubelet.sock")
         hint = ("type help for a list of commands",) if words else ()

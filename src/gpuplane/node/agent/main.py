@@ -33,6 +33,7 @@ from gpuplane.node.model.control import AgentInfo
 from gpuplane.node.model.facts import LedgerLoaded, LedgerStored, ObserveMachine, StatusChanged
 from gpuplane.node.model.snapshot import Ledger, Snapshot, StoredLedger
 from gpuplane.node.model.status import STATE_DIRECTORY, Part, Status, TurnStatus
+from gpuplane.service.serving import stop_at_signal
 
 __all__ = ["Options", "run"]
 
@@ -72,15 +73,12 @@ class Agent:
         self.running = RunningParts(self.node)
         self.kubelet_lock = KubeletLock(self.node, options.plugins)
         self.about = AgentInfo(version=__version__, node=options.node_name, started_at=self.node.now())
-        self._stop, self._hangup = asyncio.Event(), asyncio.Event()
+        self._stop, self._hangup = stop_at_signal(), asyncio.Event()
 
     async def run(self) -> None:
         """Stand by and serve, until a signal asks it to stop."""
         sys.setswitchinterval(SWITCH_INTERVAL)
-        loop = asyncio.get_running_loop()
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(each, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._hangup.set)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hangup.set)
         self.running.start(status_page(self.node, self.options, self.sampler))
         reloading = asyncio.create_task(self._reload())
         while not self._stop.is_set():

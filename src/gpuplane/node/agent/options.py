@@ -6,6 +6,7 @@ from gpuplane.base.value import Value
 from gpuplane.node.agent.configure import Source
 from gpuplane.node.apiserver.node import CONFIG_LABEL
 from gpuplane.node.host.cdi.hook import INSTALLED
+from gpuplane.service.servingoptions import ServingOptions
 
 
 class Options(Value):
@@ -19,7 +20,7 @@ class Options(Value):
     pod_uid: str = ""  # of our pod; part of the names of our DRA sockets; "" where no other agent may run beside this
     node_label: str = CONFIG_LABEL  # which names a configuration
     kubeconfig: Path | None = None
-    metrics: tuple[str, int] | None = None  # host and port; None: no listening
+    pages: ServingOptions | None = None  # where /metrics, /healthz and /readyz are; None: no listening
     counters: Path | None = None  # the admin's list of DCGM fields; None: NVIDIA's default list
     host_name: str = ""  # the label Hostname of series
     records_root: Path = Path("/")  # what holds kubelet's records of pods, below /var/log

@@ -132,9 +132,8 @@ class RunningParts:
 
 def status_page(node: Node, options: Options, sampler: Sampler | None) -> Parts:
     """What runs from the first moment to the last."""
-    if options.metrics is None:
+    if (pages := options.pages) is None:
         return {}
-    host, port = options.metrics
 
     @cache
     def telemetry() -> "Telemetry":
@@ -146,7 +145,7 @@ def status_page(node: Node, options: Options, sampler: Sampler | None) -> Parts:
         from gpuplane.node.agent.statuspages import serve_status_pages
 
         known = telemetry()
-        await serve_status_pages(node, host, port, options.host_name, known.state, known.was_read)
+        await serve_status_pages(node, pages, options.host_name, known.state, known.was_read)
 
     parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
         Part("status pages"): serve_status,

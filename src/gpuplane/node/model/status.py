@@ -166,6 +166,7 @@ PartKind = Literal[
     "pods",
     "slices",
     "process metrics",
+    "certificate",
     # what the agent runs, and nothing else tells of: such a part has a status only while it fails
     "choice",
     "clock",
@@ -273,6 +274,7 @@ CLAIM_FILES: Part[ClaimFilesStatus] = Part("claim files")
 DRA_PLUGIN: Part[Status] = Part("dra plugin")
 SLICES: Part[SlicesStatus] = Part("slices")
 PROCESS_METRICS: Part[Status] = Part("process metrics")
+CERTIFICATE: Part[Status] = Part("certificate")
 
 
 def plugin_part(resource: str) -> Part[Status]:

@@ -18,6 +18,7 @@ from gpuplane.cli.commands.agent.arguments import Choice, Parser
 from gpuplane.cli.commands.agent.driverroot import Root, contained, driver_root, seen
 from gpuplane.cli.kit.machine import NVML, hardware, other_sources
 from gpuplane.cli.kit.messages import fail, told
+from gpuplane.cli.kit.servingflags import SERVING_FLAGS, read_serving_options
 from gpuplane.node.agent.configure import Source
 from gpuplane.node.agent.main import Options, run
 from gpuplane.node.agent.rights import lacks, useless
@@ -94,9 +95,8 @@ def agent_parser() -> Parser:
     own.add_argument(
         "--state-dir", type=Path, default=Path(USUAL_STATE_DIR), metavar="DIR", help="default /var/lib/gpuplane"
     )
-    own.add_argument(
-        "--metrics-address", default="", metavar="HOST:PORT", help="serve /metrics, /healthz and /readyz; default off"
-    )
+    for flag in SERVING_FLAGS:
+        own.add_argument(f"--{flag.name}", metavar=flag.metavar, help=flag.help)
     own.add_argument(
         "--dcgm-counters", metavar="FILE",
         help="the DCGM fields that are shown, in the format of dcgm-exporter's -f; environment "
@@ -176,7 +176,7 @@ def _options(
         pod_uid=_pod_uid(arguments.pod_uid, environment),
         node_label=said("node-label"),
         kubeconfig=Path(said("kubeconfig")) if said("kubeconfig") else None,
-        metrics=_address(arguments.metrics_address),
+        pages=read_serving_options(lambda name: vars(arguments)[name.replace("-", "_")], environment),
         counters=_counters(arguments.dcgm_counters, environment),
         host_name=said("node-name") or os.uname().nodename,
         records_root=arguments.host_root,
@@ -230,12 +230,3 @@ def _pod_uid(said: str | None, environment: Mapping[str, str]) -> str:
     if uid and not POD_UID.fullmatch(uid):
         raise ValueError(f"--pod-uid (environment POD_UID) must be the UID of a pod, a UUID, not {uid!r}")
     return uid
-
-
-def _address(text: str) -> tuple[str, int] | None:
-    if not text:
-        return None
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"--metrics-address must be HOST:PORT, such as 0.0.0.0:9410, not {text!r}")
-    return host.strip("[]"), int(port)

@@ -50,13 +50,17 @@ class Supervisor:
         self._keepers: dict[str, Keeper] = {}
         self._stands: dict[str, DaemonStatus] = {}
         self._unread = self._unset = ""
+        self.not_ready_reason = "the supervisor starts"
+        """Why no daemon is supervised yet; "" once they are."""
 
     async def run(self) -> None:
         """Supervise for ever; one supervisor at a time. Raises OSError."""
         await self._trusted()
         async with locked(self._folder) as waiting:
             async for owner in waiting:
-                log.info("%s is used by another supervisor, %s: waiting until it ends", self._root, owner)
+                self.not_ready_reason = f"{self._root} is used by another supervisor, {owner}: waiting until it ends"
+                log.info("%s", self.not_ready_reason)
+            self.not_ready_reason = ""
             self._modes = Modes(self._folder, self._tools.smi, self._tools.patience)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._tell())
@@ -67,6 +71,7 @@ class Supervisor:
         """Wait until nobody else can put another thing where we obey what is written, and start what is asked for."""
         said, wait = "", REFUSED[0]
         while reason := self._risk():
+            self.not_ready_reason = reason
             if reason != said:
                 log.error("the supervisor cannot manage daemons below %s: %s", self._root, reason)
                 said, wait = reason, REFUSED[0]

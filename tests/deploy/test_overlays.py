@@ -19,7 +19,8 @@ from tests.deploy.kustomize import DEPLOY, MERGE_KEYS, Json, apply, build, ident
 OVERLAYS = ("nvidia-runtime", "host")
 OF_NODES = ("node-labels", "node-feature", "features-file", "startup-taint", "trial")
 OF_PROMETHEUS = ("grafana-dashboard", "pod-monitor", "prometheus-rules", "service-monitor")
-IN_BOTH = ("dra", "hook", "mig-config", "network-policy", "pod-labels", "process-metrics", *OF_NODES, *OF_PROMETHEUS)
+OF_METRICS = ("metrics-authorization", "metrics-tls", "pod-labels", "process-metrics")
+IN_BOTH = ("dra", "hook", "mig-config", "network-policy", *OF_METRICS, *OF_NODES, *OF_PROMETHEUS)
 
 
 @pytest.fixture(params=OVERLAYS)
@@ -517,6 +518,47 @@ def test_the_port_can_be_left_to_one_namespace(overlay: str, objects: list[Json]
     assert "hostNetwork" not in _pod(found), "no policy would hold for it"
     assert _typed(policy) == _pruned(policy)
     assert [each for each in found if each is not policy] == objects
+
+
+def test_metrics_over_tls(objects: list[Json]) -> None:
+    """components/metrics-tls: the files of one Secret, and probes with the same scheme. The rest stays."""
+    found = apply(DEPLOY / "components/metrics-tls", objects)
+    pod, container = _pod(found), _container(found)
+    [volume] = [each for each in pod["volumes"] if "secret" in each]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+    before = _container(objects)
+
+    assert mount["readOnly"]
+    assert {name: value for name, value in _variables(container).items() if name not in _variables(before)} == {
+        "TLS_CERT_FILE": f"{mount['mountPath']}/tls.crt",
+        "TLS_PRIVATE_KEY_FILE": f"{mount['mountPath']}/tls.key",
+    }
+    for probe in ("livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"] == {**before[probe]["httpGet"], "scheme": "HTTPS"}
+    assert container["args"] == before["args"]
+    assert [each for each in found if each["kind"] != "DaemonSet"] == [
+        each for each in objects if each["kind"] != "DaemonSet"
+    ]
+
+
+def test_only_readers_get_metrics(objects: list[Json]) -> None:
+    """components/metrics-authorization: two rights to ask, explained in deploy/README.md, and a role for readers."""
+    found = apply(DEPLOY / "components/metrics-authorization", objects)
+    known = {identity(each) for each in objects}
+    added = {each["metadata"]["name"]: each for each in found if each["kind"] == "ClusterRole"}
+    account = added["gpuplane-agent-metrics-authorization"]
+    rows = {cells[0]: cells[1:] for cells in _rows((DEPLOY / "README.md").read_text())}
+
+    assert [each["kind"] for each in found if identity(each) not in known] == [
+        "ClusterRole",
+        "ClusterRoleBinding",
+        "ClusterRole",
+    ]
+    for rule in account["rules"]:
+        assert rule["verbs"] == ["create"]
+        assert all(rows[f"`{rule['resources'][0]}`: create, with `components/metrics-authorization`"])
+    assert added["gpuplane-metrics-reader"]["rules"] == [{"nonResourceURLs": ["/metrics"], "verbs": ["get"]}]
+    assert _variables(_container(found)) == {**_variables(_container(objects)), "AUTHORIZATION_MODE": "Webhook"}
 
 
 def test_where_it_runs(objects: list[Json]) -> None:

@@ -32,13 +32,15 @@ async def serve_daemon_pages(
     options: ServingOptions,
     refresh: Callable[[], None] = lambda: None,
     report_certificate: Report = lambda problem: _log("certificate", problem),
+    report_authorization: Report = lambda problem: _log("metrics authorization", problem),
 ) -> None:
     """Serve the pages for ever. Raises OSError with the address, or with the file of a certificate.
 
-    `refresh` is called each second, in the event loop.
+    `refresh` is called each second, in the event loop. The others are told what changes.
     """
     async with (
         _certificate(pages, options, report_certificate) as context,
+        _authorization(pages, options, report_authorization),
         serve_pages(pages.page, options.host, options.port, context),
     ):
         while True:
@@ -64,18 +66,45 @@ async def _certificate(pages: DaemonPages, options: ServingOptions, report: Repo
         await asyncio.gather(following, return_exceptions=True)
 
 
+@asynccontextmanager
+async def _authorization(pages: DaemonPages, options: ServingOptions, report: Report) -> AsyncIterator[None]:
+    """Have the pages refuse whoever may not read metrics."""
+    if options.authorization == "AlwaysAllow":
+        yield
+        return
+    from gpuplane.service.authorization import MetricsAuthorization
+
+    authorization = MetricsAuthorization(options.kubeconfig, "/metrics", _changes(report))
+    pages.refuse = authorization.refuse
+    try:
+        yield
+    finally:
+        await authorization.close()
+
+
+def _changes(report: Report) -> Report:
+    """A report of what is not what was said last."""
+    said = ""
+
+    def report_change(problem: str) -> None:
+        nonlocal said
+        if problem != said:
+            said = problem
+            report(problem)
+
+    return report_change
+
+
 async def _follow(certificate: "ServingCertificate", pages: DaemonPages, report: Report) -> None:
     """Have the pages tell when the newest certificate expires, for ever."""
-    said = ""
+    report_change = _changes(report)
     while True:
         problem = ""
         try:
             await asyncio.to_thread(certificate.reload)
         except OSError as error:
             problem = f"{error.filename}: {error.strerror}; the last certificate stays"
-        if problem != said:
-            report(problem)
-            said = problem
+        report_change(problem)
         if pages.certificate_expires_at != certificate.expires_at:
             pages.certificate_expires_at = certificate.expires_at
             pages.renew()

@@ -31,13 +31,16 @@ def serving_options(
     address: str,
     certificate: str = "",
     private_key: str = "",
-    authorization: AuthorizationMode = "AlwaysAllow",
+    authorization: str = "",
     kubeconfig: str = "",
 ) -> ServingOptions | None:
     """The options by the texts of a command line; None where there is no address. Raises ValueError."""
     if bool(certificate) != bool(private_key):
         raise ValueError("--tls-cert-file and --tls-private-key-file belong together: set both or none")
-    if authorization == "Webhook" and not certificate:
+    mode: AuthorizationMode = "Webhook" if authorization == "Webhook" else "AlwaysAllow"
+    if (authorization or mode) != mode:
+        raise ValueError(f"--authorization-mode must be AlwaysAllow or Webhook, not {authorization!r}")
+    if mode == "Webhook" and not certificate:
         raise ValueError(
             "--authorization-mode Webhook needs --tls-cert-file and --tls-private-key-file: without TLS everybody on "
             "the way could read the tokens"
@@ -52,6 +55,6 @@ def serving_options(
         host=host.strip("[]"),
         port=int(port),
         certificate=files,
-        authorization=authorization,
+        authorization=mode,
         kubeconfig=Path(kubeconfig) if kubeconfig else None,
     )

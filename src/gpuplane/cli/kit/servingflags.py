@@ -27,17 +27,27 @@ PRIVATE_KEY = ServingFlag(
     "tls-private-key-file", "TLS_PRIVATE_KEY_FILE", "FILE",
     "the private key of that certificate; environment TLS_PRIVATE_KEY_FILE",
 )  # fmt: skip
-SERVING_FLAGS = ADDRESS, CERTIFICATE, PRIVATE_KEY
+AUTHORIZATION = ServingFlag(
+    "authorization-mode", "AUTHORIZATION_MODE", "MODE",
+    "who may read /metrics: AlwaysAllow: everybody; Webhook: whoever has a bearer token that the API server accepts "
+    "and may get the nonResourceURL /metrics (needs TLS); environment AUTHORIZATION_MODE; default AlwaysAllow",
+)  # fmt: skip
+SERVING_FLAGS = ADDRESS, CERTIFICATE, PRIVATE_KEY, AUTHORIZATION
 
 
-def read_serving_options(given: Callable[[str], str | None], environment: Mapping[str, str]) -> ServingOptions | None:
-    """The options by what `given` says of each flag, None for nothing. Raises ValueError."""
+def read_serving_options(
+    given: Callable[[str], str | None], environment: Mapping[str, str], kubeconfig: str = ""
+) -> ServingOptions | None:
+    """The options by what `given` says of each flag, None for nothing. Raises ValueError.
+
+    `kubeconfig`: of the API server that is asked; "" for that of our pod.
+    """
 
     def text(flag: ServingFlag) -> str:
         said = given(flag.name)
         return environment.get(flag.environment_variable, "") if said is None else said
 
-    return serving_options(text(ADDRESS), text(CERTIFICATE), text(PRIVATE_KEY))
+    return serving_options(text(ADDRESS), text(CERTIFICATE), text(PRIVATE_KEY), text(AUTHORIZATION), kubeconfig)
 
 
 def serving_options_of_command(command: Callable[..., None]) -> Callable[..., None]:
@@ -48,7 +58,7 @@ def serving_options_of_command(command: Callable[..., None]) -> Callable[..., No
     def with_pages(**given: str | None) -> None:
         texts = {flag.name: given.pop(flag.name.replace("-", "_")) for flag in SERVING_FLAGS}
         try:
-            pages = read_serving_options(texts.__getitem__, os.environ)
+            pages = read_serving_options(texts.__getitem__, os.environ, os.environ.get("KUBECONFIG", ""))
         except ValueError as error:
             raise click.UsageError(str(error)) from None
         command(**given, pages=pages)

@@ -16,7 +16,7 @@ from gpuplane.node.core.telemetry.state import TelemetryState
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CERTIFICATE, AnyPart, Status
+from gpuplane.node.model.status import CERTIFICATE, METRICS_AUTHORIZATION, AnyPart, Status
 from gpuplane.service.daemonpages import DaemonPages
 from gpuplane.service.pageserver import serve_daemon_pages
 from gpuplane.service.servingoptions import ServingOptions
@@ -71,7 +71,11 @@ async def serve_status_pages(
     """Serve the pages for ever, of a picture that is at most a second old. Raises OSError with the address."""
     pages = StatusPages(node_name, was_read)
     await serve_daemon_pages(
-        pages, options, lambda: pages.show(node.snapshot, telemetry()), partial(_report, node, CERTIFICATE)
+        pages,
+        options,
+        lambda: pages.show(node.snapshot, telemetry()),
+        partial(_report, node, CERTIFICATE),
+        partial(_report, node, METRICS_AUTHORIZATION),
     )
 
 

@@ -167,6 +167,7 @@ PartKind = Literal[
     "slices",
     "process metrics",
     "certificate",
+    "metrics authorization",
     # what the agent runs, and nothing else tells of: such a part has a status only while it fails
     "choice",
     "clock",
@@ -275,6 +276,7 @@ DRA_PLUGIN: Part[Status] = Part("dra plugin")
 SLICES: Part[SlicesStatus] = Part("slices")
 PROCESS_METRICS: Part[Status] = Part("process metrics")
 CERTIFICATE: Part[Status] = Part("certificate")
+METRICS_AUTHORIZATION: Part[Status] = Part("metrics authorization")
 
 
 def plugin_part(resource: str) -> Part[Status]:

@@ -176,7 +176,9 @@ def _options(
         pod_uid=_pod_uid(arguments.pod_uid, environment),
         node_label=said("node-label"),
         kubeconfig=Path(said("kubeconfig")) if said("kubeconfig") else None,
-        pages=read_serving_options(lambda name: vars(arguments)[name.replace("-", "_")], environment),
+        pages=read_serving_options(
+            lambda name: vars(arguments)[name.replace("-", "_")], environment, said("kubeconfig")
+        ),
         counters=_counters(arguments.dcgm_counters, environment),
         host_name=said("node-name") or os.uname().nodename,
         records_root=arguments.host_root,

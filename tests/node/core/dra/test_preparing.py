@@ -4,11 +4,12 @@ from collections import Counter
 
 import pytest
 
+from gpuplane.kubernetes.contracts.claimconfig import GpuConfig
 from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.dra.checking import doubtful_claims
 from gpuplane.node.core.dra.claimspecs import claim_specs
-from gpuplane.node.core.dra.configs import GpuConfig, gpu_config
+from gpuplane.node.core.dra.configs import gpu_config
 from gpuplane.node.core.dra.preparing import (
     MAX_REMEMBERED_CLAIMS,
     claim_problem,

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gpuplane.base.tasks import run_until
 from gpuplane.node.agent.node import Node
 from gpuplane.node.model.claims import AllocatedClaim, ClaimName, ClaimUnavailable, FetchClaim
 from gpuplane.node.model.reasons import Reason
@@ -27,16 +28,8 @@ async def keep_dra_driver(node: Node, options: "Options", fetch: FetchClaim, may
     while True:
         await node.wait_until(partial(_is_another, ""), None)
         driver = enabled_driver(node.snapshot)
-        serving = asyncio.create_task(_serve(node, options, driver, fetch, may_serve))
-        changed = asyncio.create_task(node.wait_until(partial(_is_another, driver), None))
-        try:
-            await asyncio.wait((serving, changed), return_when=asyncio.FIRST_COMPLETED)
-            if serving.done():
-                serving.result()
-        finally:
-            serving.cancel()
-            changed.cancel()
-            await asyncio.gather(serving, changed, return_exceptions=True)
+        changed = node.wait_until(partial(_is_another, driver), None)
+        await run_until(changed, _serve(node, options, driver, fetch, may_serve))
 
 
 def enabled_driver(snapshot: Snapshot) -> str:

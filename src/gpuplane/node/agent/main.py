@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack
 
 from gpuplane import __version__
+from gpuplane.base.tasks import run_until
 from gpuplane.node.agent.control import control_standby
 from gpuplane.node.agent.node import Node
 from gpuplane.node.agent.options import Options
@@ -199,16 +200,7 @@ class Agent:
 
     async def _unless_stopped(self, work: Coroutine[None, None, None]) -> bool:
         """Do some work, unless we are asked to stop before it is done; whether it is done."""
-        working, stopped = asyncio.create_task(work), asyncio.create_task(self._stop.wait())
-        try:
-            await asyncio.wait((working, stopped), return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                working.result()
-            return working.done()
-        finally:
-            working.cancel()
-            stopped.cancel()
-            await asyncio.gather(working, stopped, return_exceptions=True)
+        return await run_until(self._stop.wait(), work)
 
     async def _reload(self) -> None:
         """At each SIGHUP read and ask again what can change, whether or not it looks changed."""

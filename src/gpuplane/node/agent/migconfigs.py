@@ -11,6 +11,7 @@ from pathlib import Path
 from gpuplane.base import files
 from gpuplane.base.document import MAX_BYTES
 from gpuplane.base.strict import InvalidInput
+from gpuplane.base.tasks import run_until
 from gpuplane.base.text import join, join_first_names
 from gpuplane.node.core.partitions.migparted import parse_configs
 from gpuplane.node.host.filewatch import contents
@@ -45,17 +46,8 @@ async def follow_mig_configs(node: Node) -> None:
     """Follow the file that the settings name, for ever."""
     while True:
         path = _config_file(node.snapshot)
-        follower = asyncio.create_task(_follow_file(node, path)) if path else None
-        other = asyncio.create_task(node.wait_until(lambda now, path=path: _config_file(now) != path, None))  # type: ignore[misc]
-        tasks = {other} if follower is None else {other, follower}
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        other = node.wait_until(lambda now, path=path: _config_file(now) != path, None)  # type: ignore[misc]
+        await run_until(other, *([_follow_file(node, path)] if path else []))
 
 
 async def _follow_file(node: Node, path: str) -> None:

@@ -1,4 +1,8 @@
-"""The fields of Nodes and Pods that are read (k8s.io/api/core/v1), and the amounts in them. Others are not decoded."""
+"""Objects of the API, one struct each, with the fields that our programs read (k8s.io/api/core/v1), and the amounts in
+them. Other fields are not decoded, and take no memory.
+
+What is only counted, as a pod's claims, is a struct without fields: `msgspec.Raw` would keep the whole page alive.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -20,23 +24,45 @@ Amount = str | int | float
 Resources = Mapping[str, Amount]
 
 
-class OwnerReference(msgspec.Struct):
-    """Who made an object."""
+class OwnerReference(msgspec.Struct, rename="camel"):
+    """Who made an object, or has to live as long as it does."""
 
+    api_version: str = ""
     kind: str = ""
+    name: str = ""
+    uid: str = ""
     controller: bool = False
 
 
 class ObjectMetadata(msgspec.Struct, rename="camel"):
-    """Of a Node or a Pod."""
+    """Of any object. `generation`: how often its spec was changed."""
 
     name: str = ""
     namespace: str = ""
     uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
     deletion_timestamp: str | None = None
+
+
+class ListMetadata(msgspec.Struct, rename="camel"):
+    """The version that a list is of. `continue_token`: where it goes on; "" at its end."""
+
+    resource_version: str = ""
+    continue_token: str = msgspec.field(name="continue", default="")
+
+
+class ApiObject(msgspec.Struct):
+    """Any object, of which no more than its metadata is read."""
+
+    metadata: ObjectMetadata
+
+
+class Counted(msgspec.Struct):
+    """Something of which it is only read that it is there."""
 
 
 class NodeSpec(msgspec.Struct):
@@ -46,17 +72,33 @@ class NodeSpec(msgspec.Struct):
     taints: list[Taint] | None = None
 
 
-class NodeStatus(msgspec.Struct):
-    """What the node has, and what of it pods may have."""
+class NodeCondition(msgspec.Struct, rename="camel"):
+    """How a node stands in one respect, and since when."""
+
+    type: str
+    status: str = ""
+    last_transition_time: str | None = None
+
+
+class NodeSystemInfo(msgspec.Struct, rename="camel"):
+    """The versions that kubelet reports."""
+
+    container_runtime_version: str = ""
+    kubelet_version: str = ""
+
+
+class NodeStatus(msgspec.Struct, rename="camel"):
+    """What the node has, what of it pods may have, and how it stands."""
 
     capacity: Resources | None = None
     allocatable: Resources | None = None
+    conditions: list[NodeCondition] | None = None
+    node_info: NodeSystemInfo | None = None
 
 
-class ApiNode(msgspec.Struct):
+class ApiNode(ApiObject):
     """A Node."""
 
-    metadata: ObjectMetadata
     spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
@@ -102,9 +144,7 @@ class NodeAffinity(msgspec.Struct):
 class PodAffinity(msgspec.Struct):
     """Beside which pods it has to be, or must not be."""
 
-    required: list[msgspec.Raw] | None = msgspec.field(
-        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
+    required: list[Counted] | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
 class Affinity(msgspec.Struct, rename="camel"):
@@ -121,6 +161,15 @@ class SpreadConstraint(msgspec.Struct, rename="camel"):
     when_unsatisfiable: str = ""
 
 
+class PodClaim(msgspec.Struct, rename="camel"):
+    """A claim that a pod uses: one that is there, or one that is made of a template. In the pod's status: what was made
+    for it."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class PodSpec(msgspec.Struct, rename="camel"):
     """What a pod asks for, where it may go, and the node that it is bound to."""
 
@@ -133,10 +182,11 @@ class PodSpec(msgspec.Struct, rename="camel"):
     topology_spread_constraints: list[SpreadConstraint] | None = None
     priority: int | None = None
     preemption_policy: str | None = None
-    scheduling_gates: list[msgspec.Raw] | None = None
+    scheduling_gates: list[Counted] | None = None
     overhead: Resources | None = None
     resources: ResourceRequirements | None = None
-    resource_claims: list[msgspec.Raw] | None = None
+    resource_claims: list[PodClaim] | None = None
+    scheduler_name: str = ""
 
 
 class ClaimedResource(msgspec.Struct, rename="camel"):
@@ -145,7 +195,7 @@ class ClaimedResource(msgspec.Struct, rename="camel"):
     resource_name: str = ""
 
 
-class ClaimStatus(msgspec.Struct, rename="camel"):
+class ExtendedResourceClaimStatus(msgspec.Struct, rename="camel"):
     """The claim that the scheduler has made for extended resources."""
 
     request_mappings: list[ClaimedResource] | None = None
@@ -173,13 +223,13 @@ class PodStatus(msgspec.Struct, rename="camel"):
     conditions: list[PodCondition] | None = None
     container_statuses: list[ContainerStatus] | None = None
     init_container_statuses: list[ContainerStatus] | None = None
-    extended_resource_claim_status: ClaimStatus | None = None
+    resource_claim_statuses: list[PodClaim] | None = None
+    extended_resource_claim_status: ExtendedResourceClaimStatus | None = None
 
 
-class ApiPod(msgspec.Struct):
+class ApiPod(ApiObject):
     """A Pod."""
 
-    metadata: ObjectMetadata
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
@@ -270,16 +320,18 @@ T = TypeVar("T")
 NOT_DECODED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-def decode_objects(found: Iterable[msgspec.Raw], shape: type[T], kind: str) -> tuple[list[T], dict[str, str]]:
+def decode_objects(
+    found: Iterable[msgspec.Raw], shape: type[T], kind: str, before: int = 0
+) -> tuple[list[T], dict[str, str]]:
     """(the objects that have this shape; of the others their name, or `kind` and place, → what is wrong): one that is
-    malformed takes nobody with it."""
+    malformed takes nobody with it. `before`: how many there are before them."""
     objects, unreadable = list[T](), dict[str, str]()
     decoder = msgspec.json.Decoder(shape)
-    for place, each in enumerate(found):
+    for place, each in enumerate(found, before + 1):
         try:
             objects.append(decoder.decode(each))
         except NOT_DECODED as error:
-            unreadable[_name(each) or f"{kind} {place + 1}"] = f"{error}"
+            unreadable[_name(each) or f"{kind} {place}"] = f"{error}"
     return objects, unreadable
 
 

@@ -9,7 +9,7 @@ SubjectAccessReview of a nonResourceURL). Where a request comes from does not ma
   needed most; an access that is taken away in that time ends when the server is back. Everybody else gets 503.
 - Tokens are neither kept nor logged: an answer is remembered by a digest of its token.
 
-The client of the API server is imported at the first request that has a token.
+The HTTP library is imported at the first request that has a token.
 """
 
 import asyncio
@@ -24,11 +24,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
+from gpuplane.kubernetes.client import ApiServerError, connect
 from gpuplane.service.daemonpages import text_page
 from gpuplane.service.httpserver import Page
 
 if TYPE_CHECKING:
-    import httpx2
+    from gpuplane.kubernetes.client.api import ApiClient
 
 ALLOWED_FOR, REFUSED_FOR = 120.0, 10.0
 """Seconds for which an answer counts: kubelet's for tokens (2 min), and the API server's own for refusals."""
@@ -93,7 +94,7 @@ class MetricsAuthorization:
         """`path`: the nonResourceURL. `report` is told what keeps the API server from answering, and "" afterwards."""
         self._kubeconfig, self._path, self._report = kubeconfig, path, report
         self._loop, self._stack = asyncio.get_running_loop(), AsyncExitStack()
-        self._client: httpx2.AsyncClient | None = None
+        self._client: ApiClient | None = None
         self._allowed: dict[bytes, _Answer] = {}  # digest of a token → the answer; the oldest first
         self._refused: dict[bytes, _Answer] = {}
         self._second, self._new_reviews = 0, 0  # how many there were in that second
@@ -126,8 +127,6 @@ class MetricsAuthorization:
         was_allowed = known is not None and known.status == HTTPStatus.OK
         if not was_allowed and not self._may_review_another(now):
             return HTTPStatus.SERVICE_UNAVAILABLE
-        from gpuplane.kubernetes.client.connection import ApiServerError  # 17 MB and 100 ms
-
         try:
             async with asyncio.timeout(REVIEW_TIMEOUT):
                 status = await self._review(token)
@@ -170,14 +169,10 @@ class MetricsAuthorization:
         return HTTPStatus.OK if access.allowed and not access.denied else HTTPStatus.FORBIDDEN
 
     async def _create(self, version: str, kind: str, spec: Any, shape: type[T]) -> T:
-        from gpuplane.kubernetes.client.connection import connect, send_object
-
         if self._client is None:
             self._client = await self._stack.enter_async_context(connect(self._kubeconfig))
         body = {"apiVersion": version, "kind": kind, "spec": spec}
-        found = await send_object(self._client, "POST", f"/apis/{version}/{kind.lower()}s", body, shape=shape)
-        assert found is not None  # a shape is given
-        return found
+        return await self._client.send("POST", f"/apis/{version}/{kind.lower()}s", body, shape=shape)
 
 
 def _refusal(status: HTTPStatus) -> Page:

@@ -11,8 +11,7 @@ import msgspec
 import psutil
 import pytest
 
-from gpuplane.kubernetes.client import credentials
-from gpuplane.node.apiserver import node as watching
+from gpuplane.kubernetes.client import credentials, retry
 from gpuplane.node.apiserver.node import CONFIG_LABEL
 from gpuplane.node.core.requests import node_requests
 from gpuplane.sandbox.apiserver.server import ApiServer
@@ -30,7 +29,7 @@ json.dump({"apiVersion": info["apiVersion"], "kind": "ExecCredential", "status":
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
     async with ApiServer() as server:
         server.put(PATH, node_object({CONFIG_LABEL: "good"}))
         yield server

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from gpuplane.kubernetes.client import retry
 from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.agent.node import Node
-from gpuplane.node.apiserver import claimstatus, retry
-from gpuplane.node.apiserver import node as watching
+from gpuplane.node.apiserver import claimstatus
 from gpuplane.node.apiserver.claimchecks import check_claims
 from gpuplane.node.apiserver.claims import ClaimReader
 from gpuplane.node.apiserver.claimstatus import keep_claim_status
@@ -42,8 +42,8 @@ Json = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
-    monkeypatch.setattr(retry, "LONG_PAUSE", 0.05)
+    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "REFUSED_PAUSE", 0.05)
     monkeypatch.setattr(claimstatus, "WRITE_INTERVAL", 0.01)
     monkeypatch.setattr(claimstatus, "SETTLES", 0.01)
 

@@ -10,8 +10,9 @@ from typing import cast
 import msgspec
 import pytest
 
-from gpuplane.kubernetes.client import connection
-from gpuplane.node.apiserver import node as watching
+from gpuplane.kubernetes.client import connect, connection, lists, retry
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.kubernetes.objects import ApiPod
 from gpuplane.node.apiserver.node import CONFIG_LABEL
 from gpuplane.node.core.requests import node_requests
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
@@ -27,7 +28,7 @@ MOST = 16e6  # bytes more than before
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
     """One with our Node."""
-    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
     async with ApiServer() as server:
         server.put(PATH, node_object({CONFIG_LABEL: "good"}))
         yield server
@@ -93,8 +94,8 @@ async def test_a_list_that_always_goes_on_is_given_up(
     tokens: str, why: str, names: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that names a next page with each page: with the same token, or with a new one each time."""
-    monkeypatch.setattr(connection, "LARGEST_LIST", 1 << 20)
-    monkeypatch.setattr(connection, "LARGEST_CLUSTER", 1 << 20)
+    monkeypatch.setattr(lists, "LARGEST_LIST", 1 << 20)
+    monkeypatch.setattr(lists, "LARGEST_CLUSTER", 1 << 20)
     asked, served = 0, list[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -116,12 +117,12 @@ async def test_a_list_that_always_goes_on_is_given_up(
     path = tmp_path / "kubeconfig"
     path.write_text(ApiServer().kubeconfig().replace("http://127.0.0.1:0", f"http://127.0.0.1:{port}"))
     async with server:
-        async with connection.connect(path) as client:
-            with pytest.raises(connection.ApiServerError, match=why):
-                await connection.list_objects(client, "/api/v1/pods", "")
-            with pytest.raises(connection.ApiServerError, match=why):
-                await connection.list_pages(client, "/api/v1/pods", msgspec.Raw)
-            with pytest.raises(connection.ApiServerError, match=why):
-                await connection.list_whole(client, "/api/v1/pods", "", msgspec.Raw)
+        async with connect(path) as client:
+            with pytest.raises(ApiServerError, match=why):
+                await client.list("/api/v1/pods", ApiPod, metadata_only=True)
+            with pytest.raises(ApiServerError, match=why):
+                await client.list("/api/v1/pods", ApiPod, scope="cluster", kind="pod")
+            with pytest.raises(ApiServerError, match=why):
+                await client.list("/api/v1/pods", ApiPod)
         await asyncio.gather(*served)
     assert asked <= 3 * (2 if tokens == "same" else 1025 if names == ("x",) else 53)

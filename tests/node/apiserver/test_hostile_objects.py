@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuplane.node.apiserver import node as watching
+from gpuplane.kubernetes.client import retry
 from gpuplane.node.apiserver.claims import ClaimReader
 from gpuplane.node.apiserver.node import CONFIG_LABEL
 from gpuplane.node.core.requests import node_requests
@@ -28,7 +28,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
     async with ApiServer() as server:
         yield server
 

@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from gpuplane.kubernetes.client import connection
+from gpuplane.kubernetes.client import api, connection, retry
+from gpuplane.kubernetes.client.retry import BACKOFF, STEADY_AFTER, next_pause
 from gpuplane.node.agent.node import Node
 from gpuplane.node.apiserver import node as watching
 from gpuplane.node.apiserver.node import (
-    BACKOFF,
     CONFIG_LABEL,
     DEPLOY_LABEL,
     DRAIN_ANNOTATION,
     MOST_DRAINS,
     RELEASE_ANNOTATION,
-    STEADY_AFTER,
-    next_pause,
     parse_drains,
     parse_requests,
 )
@@ -97,7 +95,7 @@ def node_object(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
 
 
 @pytest.fixture
@@ -538,7 +536,7 @@ async def test_a_stream_that_died_silently(
 ) -> None:
     """A stream without bookmarks, or one that the server does not end in time, is given up without alarm."""
     for name, value in limits.items():
-        monkeypatch.setattr(connection, name, value)
+        monkeypatch.setattr(api, name, value)
     async with following(kubeconfig) as node:
         await server.until(lambda: server.requests.count("WATCH /api/v1/nodes") >= 3)
         await node.stands("ok")

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import yaml
 
+from gpuplane.kubernetes.client import retry
 from gpuplane.node.agent.node import Node
-from gpuplane.node.apiserver import keeper, retry
-from gpuplane.node.apiserver import node as watching
+from gpuplane.node.apiserver import keeper
 from gpuplane.node.apiserver.nodefeature import NodeFeature
 from gpuplane.node.model.config import LabelTarget, NodeSettings, Settings
 from gpuplane.node.model.facts import ConfigLoaded, Fact, MachineObserved
@@ -31,8 +31,8 @@ Json = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
-    monkeypatch.setattr(retry, "LONG_PAUSE", 0.05)
+    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "REFUSED_PAUSE", 0.05)
     monkeypatch.setattr(keeper, "WRITE_INTERVAL", 0.01)
 
 

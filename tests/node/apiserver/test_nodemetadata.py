@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpuplane.kubernetes.client import connection
+from gpuplane.kubernetes.client import connection, retry
 from gpuplane.kubernetes.contracts.nodeannotation import decode_node_gpus
 from gpuplane.node.agent.node import Node
-from gpuplane.node.apiserver import keeper, retry
+from gpuplane.node.apiserver import keeper
 from gpuplane.node.apiserver import node as watching
 from gpuplane.node.apiserver.nodemetadata import NodeMetadata
 from gpuplane.node.model.config import LabelTarget, NodeSettings, Settings
@@ -33,8 +33,8 @@ Json = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
-    monkeypatch.setattr(retry, "LONG_PAUSE", 0.05)
+    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "REFUSED_PAUSE", 0.05)
     monkeypatch.setattr(keeper, "WRITE_INTERVAL", 0.01)
 
 

@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from gpuplane.kubernetes.client import connection
+from gpuplane.kubernetes.client import lists, retry
 from gpuplane.kubernetes.podref import ContainerId, PodMetadata, PodRef
 from gpuplane.node.agent.node import Node
-from gpuplane.node.apiserver import node as node_object
 from gpuplane.node.apiserver.pods import watch_pods
 from gpuplane.node.core.telemetry.usage import with_names_of_pods
 from gpuplane.node.model.config import MetricsSettings, Settings
@@ -64,7 +63,7 @@ async def comes_to(node: Node, ready: Callable[[Snapshot], Any]) -> None:
 
 async def test_pods_come_change_and_go(tmp_path: Path, monkeypatch: Any) -> None:
     """Those of this node alone, with the labels that are allowed; in pages, and by the stream."""
-    monkeypatch.setattr(connection, "PAGE", 2)
+    monkeypatch.setattr(lists, "PAGE", 2)
     async with watching(tmp_path) as (server, node):
         uids = {name: pod(server, name, labels={"app": name, "secret": "x"}) for name in ("one", "two", "three")}
         pod(server, "elsewhere", "n2")
@@ -104,9 +103,24 @@ async def test_it_is_watched_only_while_it_is_wanted(tmp_path: Path) -> None:
         await comes_to(node, lambda snapshot: snapshot.pods is None and snapshot.statuses.of(PODS) is None)
 
 
+async def test_another_change_of_the_configuration_leaves_the_watch_alone(tmp_path: Path) -> None:
+    """What is known of the pods stays, and nothing is asked again; other labels are another watch."""
+    async with watching(tmp_path) as (server, node):
+        uid = pod(server, "one", labels={"app": "a", "tier": "x"})
+        await comes_to(node, lambda snapshot: uid in (snapshot.pods or {}) and snapshot.statuses.of(PODS))
+        asked = len(server.requests)
+        node.apply(ConfigLoaded(WATCHED.but(metrics=WATCHED.metrics.but(interval=5.0))))
+        await asyncio.sleep(0.5)
+        assert len(server.requests) == asked
+        assert uid in (node.snapshot.pods or {})
+        node.apply(ConfigLoaded(WATCHED.but(metrics=WATCHED.metrics.but(pod_labels=("tier",)))))
+        other = PodMetadata("team", "one", {"tier": "x"})
+        await comes_to(node, lambda snapshot: (snapshot.pods or {}).get(uid) == other)
+
+
 async def test_a_refusal_names_the_component(tmp_path: Path, monkeypatch: Any) -> None:
     """And what was known stays while the server is away."""
-    monkeypatch.setattr(node_object, "BACKOFF", (0.05, 0.1))
+    monkeypatch.setattr(retry, "BACKOFF", (0.05, 0.1))
     async with watching(tmp_path) as (server, node):
         uid = pod(server, "one")
         await comes_to(node, lambda snapshot: uid in (snapshot.pods or {}))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from lightkube.models import core_v1 as models
 
-from gpuplane.kubernetes.client import connection
+from gpuplane.kubernetes.client import connection, retry
 from gpuplane.node.agent.node import Node
 from gpuplane.node.apiserver import events as telling
 from gpuplane.node.apiserver import node as watching
-from gpuplane.node.apiserver import report, retry
+from gpuplane.node.apiserver import report
 from gpuplane.node.core.reports import readycondition
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, LedgerStored, MachineObserved, StatusChanged
@@ -44,7 +44,7 @@ Writer = Callable[[Any, str, Path | None], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
     monkeypatch.setattr(report, "WRITE_INTERVAL", 0.01)
     monkeypatch.setattr(telling, "WRITE_INTERVAL", 0.01)
 
@@ -248,7 +248,7 @@ async def test_a_condition_that_cannot_be_written(
 ) -> None:
     """Why is said; nothing waits for ever, and it is written when the trouble ends."""
     monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 0.3)
-    monkeypatch.setattr(retry, "LONG_PAUSE", 0.05)
+    monkeypatch.setattr(retry, "REFUSED_PAUSE", 0.05)
     server.failures.append(trouble)
     async with writing(kubeconfig, report.report_conditions) as node:
         await stands(node, NODE_CONDITION, "failing", reason)

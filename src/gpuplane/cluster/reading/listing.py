@@ -4,7 +4,7 @@ The API server is asked once, in pages. That needs the right to list nodes and p
 so, and gets the rest.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,12 @@ from gpuplane.base.strict import InvalidInput
 from gpuplane.cluster.reading.budgets import ApiBudget
 from gpuplane.cluster.reading.cluster import SeenCluster, read_cluster
 from gpuplane.cluster.reading.notes import Note
+from gpuplane.kubernetes.client import ApiServerError, connect
+from gpuplane.kubernetes.client.lists import ObjectList
 from gpuplane.kubernetes.objects import NOT_DECODED, ApiNode, ApiPod, decode_objects
 
 if TYPE_CHECKING:
-    import httpx2
+    from gpuplane.kubernetes.client.api import ApiClient
 
 NODES, PODS, BUDGETS = "/api/v1/nodes", "/api/v1/pods", "/apis/policy/v1/poddisruptionbudgets"
 MOST_NODES, MOST_PODS, MOST_BUDGETS = 50_000, 500_000, 100_000
@@ -34,14 +36,12 @@ class ClusterUnavailable(Exception):
 async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
     """What the API server of a kubeconfig says now; None: of the cluster that this process runs in. Raises
     ClusterUnavailable."""
-    from gpuplane.kubernetes.client.connection import ApiServerError, connect, list_pages
-
     path = NODES
     try:
         async with connect(kubeconfig) as client:
-            nodes = await list_pages(client, NODES, msgspec.Raw, most=MOST_NODES)
+            nodes = await client.list(NODES, ApiNode, scope="cluster", kind="node", most=MOST_NODES)
             path = PODS
-            pods = await list_pages(client, PODS, msgspec.Raw, NOT_ENDED, MOST_PODS)
+            pods = await client.list(PODS, ApiPod, fields=NOT_ENDED, scope="cluster", kind="pod", most=MOST_PODS)
             budgets, unread = await _list_budgets(client)
     except ApiServerError as error:
         if error.code == 403:
@@ -50,20 +50,20 @@ async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
                 "the verb list for nodes and pods"
             ) from None
         raise ClusterUnavailable(f"{error}") from None
-    found = _read(nodes, pods, budgets)
-    return found.but(notes=(*unread, *found.notes))
+    unreadable = (*nodes.unreadable.items(), *pods.unreadable.items(), *budgets.unreadable.items())
+    return _read((nodes.items, pods.items, budgets.items), unreadable, unread)
 
 
-async def _list_budgets(client: "httpx2.AsyncClient") -> tuple[list[msgspec.Raw], list[Note]]:
+async def _list_budgets(client: "ApiClient") -> tuple[ObjectList[ApiBudget], list[Note]]:
     """(the budgets, a note where they may not be listed)."""
-    from gpuplane.kubernetes.client.connection import ApiServerError, list_pages
-
     try:
-        return await list_pages(client, BUDGETS, msgspec.Raw, most=MOST_BUDGETS), []
+        return await client.list(BUDGETS, ApiBudget, scope="cluster", kind="budget", most=MOST_BUDGETS), []
     except ApiServerError as error:
         if error.code != 403:
             raise
-        return [], [Note("budgets-unread", "poddisruptionbudgets", "a ClusterRole has to allow the verb list (403)")]
+        return ObjectList("", [], {}), [
+            Note("budgets-unread", "poddisruptionbudgets", "a ClusterRole has to allow the verb list (403)")
+        ]
 
 
 class _Item(msgspec.Struct):
@@ -94,14 +94,17 @@ def read_saved(data: bytes, file: str) -> SeenCluster:
         except NOT_DECODED:
             kind = "Node"  # it cannot be read as one either, and is named
         by_kind.setdefault(kind, []).append(each)
-    return _read(by_kind.get("Node", []), by_kind.get("Pod", []), by_kind.get("PodDisruptionBudget", []))
-
-
-def _read(nodes: Sequence[msgspec.Raw], pods: Sequence[msgspec.Raw], budgets: Sequence[msgspec.Raw]) -> SeenCluster:
-    read_nodes, unreadable_nodes = decode_objects(nodes, ApiNode, "node")
-    read_pods, unreadable_pods = decode_objects(pods, ApiPod, "pod")
-    read_budgets, unreadable_budgets = decode_objects(budgets, ApiBudget, "budget")
-    found = read_cluster(read_nodes, read_pods, read_budgets)
+    nodes, unreadable_nodes = decode_objects(by_kind.get("Node", []), ApiNode, "node")
+    pods, unreadable_pods = decode_objects(by_kind.get("Pod", []), ApiPod, "pod")
+    budgets, unreadable_budgets = decode_objects(by_kind.get("PodDisruptionBudget", []), ApiBudget, "budget")
     unreadable = (*unreadable_nodes.items(), *unreadable_pods.items(), *unreadable_budgets.items())
-    notes = [Note("object-unreadable", *each) for each in unreadable]
-    return found.but(notes=(*notes, *found.notes))
+    return _read((nodes, pods, budgets), unreadable)
+
+
+def _read(
+    objects: tuple[list[ApiNode], list[ApiPod], list[ApiBudget]],
+    unreadable: Iterable[tuple[str, str]],
+    notes: Iterable[Note] = (),
+) -> SeenCluster:
+    found = read_cluster(*objects)
+    return found.but(notes=(*notes, *(Note("object-unreadable", *each) for each in unreadable), *found.notes))

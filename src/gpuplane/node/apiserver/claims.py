@@ -4,24 +4,22 @@ One client stays open while claims are asked for, so that a Prepare does not wai
 """
 
 import asyncio
-import importlib
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import msgspec
-
 from gpuplane.base.text import Text
-from gpuplane.node.apiserver.node import CLIENT_MODULE
+from gpuplane.kubernetes.claims import ApiClaim, DeviceAllocation
+from gpuplane.kubernetes.client import connect
+from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.node.core.dra.names import DNS_LABEL
 from gpuplane.node.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, ClaimUnavailable, OpaqueConfig
 from gpuplane.node.model.reasons import Reason, ReasonCode
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
+    from gpuplane.kubernetes.client.api import ApiClient
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 """The annotation with which the claim of a template says how its pod names it."""
@@ -42,7 +40,7 @@ class ClaimReader:
     def __init__(self, kubeconfig: Path | None) -> None:
         self._kubeconfig = kubeconfig
         self._open: AsyncExitStack | None = None
-        self._client: AsyncClient | None = None
+        self._client: ApiClient | None = None
         self._lock = asyncio.Lock()
 
     async def fetch(self, claim: ClaimName, driver: str) -> AllocatedClaim:
@@ -51,16 +49,12 @@ class ClaimReader:
         if claim.uid and found.metadata.uid != claim.uid:
             text = f"claim {claim} has the UID {found.metadata.uid} now, and not {claim.uid}: it was created again"
             raise _unavailable("claim-not-found", text)
-        return found.of_driver(ClaimName(claim.namespace, claim.name, found.metadata.uid), driver)
+        return of_driver(found, ClaimName(claim.namespace, claim.name, found.metadata.uid), driver)
 
-    async def read(self, claim: ClaimName) -> "Claim":
+    async def read(self, claim: ClaimName) -> ApiClaim:
         """The claim as the API server has it, whatever its UID. Raises ClaimUnavailable."""
-        if CLIENT_MODULE not in sys.modules:
-            await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-        from gpuplane.kubernetes.client.connection import ApiServerError, get_object
-
         try:
-            return await get_object(await self.client(), claim_path(claim.namespace, claim.name), Claim)
+            return await (await self.client()).get(claim_path(claim.namespace, claim.name), ApiClaim)
         except ApiServerError as error:
             if not error.code:
                 await self.close()
@@ -69,10 +63,8 @@ class ClaimReader:
             rights = RIGHTS if error.code == FORBIDDEN else ""
             raise _unavailable("claim-not-fetched", f"claim {claim}: {error}{rights}") from None
 
-    async def client(self) -> "AsyncClient":
+    async def client(self) -> "ApiClient":
         """The open client: a new one costs 30 ms, for the certificates. Raises ApiServerError."""
-        from gpuplane.kubernetes.client.connection import connect
-
         async with self._lock:
             if self._client is None:
                 stack = AsyncExitStack()
@@ -92,76 +84,23 @@ def _unavailable(code: ReasonCode, text: Text) -> ClaimUnavailable:
     return ClaimUnavailable(Reason(kind="problem", text=text, code=code))
 
 
-class _Metadata(msgspec.Struct, rename="camel"):
-    uid: str = ""
-    generation: int = 0
-    annotations: Mapping[str, str] | None = None
+def of_driver(claim: ApiClaim, name: ClaimName, driver: str) -> AllocatedClaim:
+    """What of a claim concerns a driver."""
+    status, annotations = claim.status, claim.metadata.annotations or {}
+    name_in_pod = annotations.get(POD_CLAIM_NAME, "")  # whoever may write the claim may write anything there
+    devices = status.allocation.devices if status.allocation is not None else DeviceAllocation()
+    return AllocatedClaim(
+        name,
+        tuple(_results(devices, driver)),
+        tuple(_configs(devices, driver)),
+        pods={each.name: each.uid for each in status.reserved_for or () if each.resource == "pods"},
+        pod_claim_name=name_in_pod if DNS_LABEL.fullmatch(name_in_pod) else "",
+        generation=claim.metadata.generation,
+        is_allocated=status.allocation is not None,
+    )
 
 
-class _Result(msgspec.Struct, rename="camel"):
-    request: str = ""
-    driver: str = ""
-    pool: str = ""
-    device: str = ""
-    admin_access: bool | None = None
-    share_id: str | None = msgspec.field(default=None, name="shareID")
-
-
-class _Opaque(msgspec.Struct, rename="camel"):
-    driver: str = ""
-    parameters: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class _Config(msgspec.Struct, rename="camel"):
-    source: str = ""
-    requests: tuple[str, ...] | None = None
-    opaque: _Opaque | None = None
-
-
-class _Devices(msgspec.Struct, rename="camel"):
-    results: tuple[_Result, ...] | None = None
-    config: tuple[_Config, ...] | None = None
-
-
-class _Allocation(msgspec.Struct, rename="camel"):
-    devices: _Devices = msgspec.field(default_factory=_Devices)
-
-
-class _Consumer(msgspec.Struct, rename="camel"):
-    resource: str = ""
-    name: str = ""
-    uid: str = ""
-
-
-class _Status(msgspec.Struct, rename="camel"):
-    allocation: _Allocation | None = None
-    reserved_for: tuple[_Consumer, ...] | None = None
-    devices: tuple[dict[str, Any], ...] | None = None
-
-
-class Claim(msgspec.Struct, rename="camel"):
-    """A ResourceClaim, as far as it is read."""
-
-    metadata: _Metadata
-    status: _Status = msgspec.field(default_factory=_Status)
-
-    def of_driver(self, name: ClaimName, driver: str) -> AllocatedClaim:
-        """What of it concerns a driver."""
-        status, annotations = self.status, self.metadata.annotations or {}
-        name_in_pod = annotations.get(POD_CLAIM_NAME, "")  # whoever may write the claim may write anything there
-        devices = status.allocation.devices if status.allocation is not None else _Devices()
-        return AllocatedClaim(
-            name,
-            tuple(_results(devices, driver)),
-            tuple(_configs(devices, driver)),
-            pods={each.name: each.uid for each in status.reserved_for or () if each.resource == "pods"},
-            pod_claim_name=name_in_pod if DNS_LABEL.fullmatch(name_in_pod) else "",
-            generation=self.metadata.generation,
-            is_allocated=status.allocation is not None,
-        )
-
-
-def _results(devices: _Devices, driver: str) -> Iterator[AllocatedDevice]:
+def _results(devices: DeviceAllocation, driver: str) -> Iterator[AllocatedDevice]:
     for each in devices.results or ():
         if each.driver == driver:
             yield AllocatedDevice(
@@ -169,7 +108,7 @@ def _results(devices: _Devices, driver: str) -> Iterator[AllocatedDevice]:
             )
 
 
-def _configs(devices: _Devices, driver: str) -> Iterator[OpaqueConfig]:
+def _configs(devices: DeviceAllocation, driver: str) -> Iterator[OpaqueConfig]:
     for each in devices.config or ():
         if each.opaque is not None and each.opaque.driver == driver:
             text = bytes(each.opaque.parameters).decode(errors="replace")  # the API server keeps any bytes

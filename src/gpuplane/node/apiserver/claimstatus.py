@@ -5,14 +5,15 @@ says the same, with its times. A claim that is unprepared is left as it is: its 
 """
 
 import asyncio
-import importlib
 from collections.abc import Mapping
 from typing import Any
 
 from gpuplane.base.text import Text
-from gpuplane.node.apiserver.claims import NOT_FOUND, RIGHTS, Claim, ClaimReader, claim_path
-from gpuplane.node.apiserver.node import CLIENT_MODULE
-from gpuplane.node.apiserver.retry import Backoff, timestamp
+from gpuplane.kubernetes.claims import ApiClaim
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.kubernetes.client.retry import Backoff
+from gpuplane.node.apiserver.claims import NOT_FOUND, RIGHTS, ClaimReader, claim_path
+from gpuplane.node.apiserver.retry import pause, timestamp
 from gpuplane.node.core.dra.deviceconditions import ClaimConditions, DeviceCondition, claim_conditions
 from gpuplane.node.model.claims import AllocatedDevice, ClaimName, ClaimUnavailable, PreparedClaim
 from gpuplane.node.model.facts import StatusChanged
@@ -33,24 +34,21 @@ Times = Mapping[tuple[str, str, str, str], tuple[DeviceCondition, str]]
 
 async def keep_claim_status(node: Node, reader: ClaimReader) -> None:
     """Keep the entries of our devices, for ever."""
-    writer, rests = _Writer(node, reader), Backoff()
+    writer, backoff = _Writer(node, reader), Backoff()
     while True:
         await node.wait_until(writer.has_work, None)
         await asyncio.sleep(SETTLES)
-        await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-        from gpuplane.kubernetes.client.connection import ApiServerError
-
         try:
             await writer.round()
         except ApiServerError as error:
             text = f"{error}{RIGHTS if error.code in REFUSED else ''}"
             node.apply(StatusChanged(CLAIM_STATUS, Status("failing", text)))
-            await rests.wait(node, error)
+            await pause(node, backoff.after_failure(error.code))
         except ClaimUnavailable as why:
             node.apply(StatusChanged(CLAIM_STATUS, Status("failing", why.reason.text)))
             await asyncio.sleep(30 * WRITE_INTERVAL)
         else:
-            rests.reset()
+            backoff.reset()
             node.apply(StatusChanged(CLAIM_STATUS, None))
             await asyncio.sleep(WRITE_INTERVAL)
 
@@ -92,13 +90,11 @@ class _Writer:
         return _times(found, claim.driver)
 
     async def _write(self, claim: PreparedClaim, conditions: ClaimConditions) -> None:
-        from gpuplane.kubernetes.client.connection import ApiServerError, apply_object
-
         times = _with_times(self._written[claim.claim.uid], conditions)
         path = f"{claim_path(claim.claim.namespace, claim.claim.name)}/status"
         try:
             body = _body(claim.claim, claim.driver, conditions, times)
-            await apply_object(await self.reader.client(), path, body, FIELD_MANAGER)
+            await (await self.reader.client()).apply(path, body, FIELD_MANAGER)
         except ApiServerError as error:
             if not error.code:
                 await self.reader.close()
@@ -133,7 +129,7 @@ def _with_times(before: Times, conditions: ClaimConditions) -> Times:
     return found
 
 
-def _times(claim: Claim, driver: str) -> Times:
+def _times(claim: ApiClaim, driver: str) -> Times:
     """What a claim says of our devices. What is not as we write it is written anew."""
     found = dict[tuple[str, str, str, str], tuple[DeviceCondition, str]]()
     for device in claim.status.devices or ():

@@ -12,7 +12,6 @@ As kubelet's (pkg/kubelet/kubelet.go, nodeRef), our Events name the Node by its 
 """
 
 import asyncio
-import importlib
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -21,8 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.value import Value
-from gpuplane.node.apiserver.node import CLIENT_MODULE
-from gpuplane.node.apiserver.retry import Backoff, timestamp
+from gpuplane.kubernetes.client import connect
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.kubernetes.client.retry import Backoff
+from gpuplane.node.apiserver.retry import pause, timestamp
 from gpuplane.node.core.ledger import is_ledger_stored
 from gpuplane.node.core.reports.nodecondition import is_machine_and_config_settled
 from gpuplane.node.core.reports.nodeevents import (
@@ -39,7 +40,7 @@ from gpuplane.node.model.status import EVENTS, STATE_DIRECTORY, Status
 from gpuplane.node.model.views import NodeEvent
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
+    from gpuplane.kubernetes.client.api import ApiClient
 
 EVENTS_PATH = "/api/v1/namespaces/default/events"
 COMPONENT = "gpuplane"
@@ -66,12 +67,9 @@ class SentEvent(Value):
 async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
     """Send Events about the devices of this Node, for ever."""
     start = node.snapshot  # before anything was observed
-    await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-    from gpuplane.kubernetes.client.connection import ApiServerError, connect
-
     last: dict[str, DeviceEventState] | None = None
     told: dict[EventKey, SentEvent] = {}
-    rests = Backoff()
+    backoff = Backoff()
     async for _ in node.changes(is_machine_and_config_settled, event_states):
         while is_machine_and_config_settled(node.snapshot):
             now = event_states(node.snapshot)
@@ -88,9 +86,9 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
                         _mark_sent(last, now, event.devices)
             except ApiServerError as error:
                 node.apply(StatusChanged(EVENTS, Status("failing", str(error))))
-                await rests.wait(node, error)
+                await pause(node, backoff.after_failure(error.code))
             else:
-                rests.reset()
+                backoff.reset()
                 node.apply(StatusChanged(EVENTS, Status("ok", f"Events of Node {name} are sent")))
                 await asyncio.sleep(WRITE_INTERVAL)
 
@@ -113,11 +111,9 @@ def _mark_sent(
 
 
 async def send_event(
-    client: "AsyncClient", name: str, event: NodeEvent, sent: dict[EventKey, SentEvent], now: float
+    client: "ApiClient", name: str, event: NodeEvent, sent: dict[EventKey, SentEvent], now: float
 ) -> None:
     """Create an Event, or count one of ours up. Raises ApiServerError; what was sent before that is in `sent`."""
-    from gpuplane.kubernetes.client.connection import ApiServerError, send_object
-
     for old in [key for key, each in sent.items() if now - each.sent_at > REPEAT_PERIOD]:
         del sent[old]
     key = event.devices, event.reason
@@ -125,7 +121,7 @@ async def send_event(
     if before is not None and before.count:
         again = {"count": before.count + 1, "lastTimestamp": timestamp(), "message": event.message}
         try:
-            await send_object(client, "PATCH", f"{EVENTS_PATH}/{before.name}", again)
+            await client.send("PATCH", f"{EVENTS_PATH}/{before.name}", again)
         except ApiServerError as error:
             if error.code not in (404, *REJECTED_CODES):
                 raise
@@ -135,7 +131,7 @@ async def send_event(
     first = before if before is not None and not before.count else SentEvent(name=_new_name(name), sent_at=now)
     sent[key] = first
     try:
-        await send_object(client, "POST", EVENTS_PATH, _event_body(name, first.name, event))
+        await client.send("POST", EVENTS_PATH, _event_body(name, first.name, event))
     except ApiServerError as error:
         if error.code in REJECTED_CODES:
             about = LogSubject(devices=tuple(filter(None, event.devices)), part=EVENTS.name)

@@ -8,7 +8,6 @@
 """
 
 import asyncio
-import importlib
 import math
 import random
 from functools import partial
@@ -16,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from gpuplane.base.text import clip
-from gpuplane.node.apiserver.node import CLIENT_MODULE
-from gpuplane.node.apiserver.retry import Backoff, followed_since
+from gpuplane.kubernetes.client import connect
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.kubernetes.client.retry import Backoff
+from gpuplane.node.apiserver.retry import followed_since, pause
 from gpuplane.node.model.config import NodeSettings, Settings
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
@@ -25,7 +26,7 @@ from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import MIG_STATE, NODE_METADATA, Part, Status
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
+    from gpuplane.kubernetes.client.api import ApiClient
 
 WRITE_INTERVAL = 5.0  # the fewest seconds between two writes
 URGENT_INTERVAL = 0.5  # the same, where others wait for it
@@ -52,19 +53,16 @@ class Kept(Protocol[T]):
     async def derive(self, snapshot: Snapshot) -> T | None:
         """How it has to be; None while that is not known: then nothing is written and nothing removed."""
 
-    async def write(self, client: "AsyncClient", wanted: T) -> str:
+    async def write(self, client: "ApiClient", wanted: T) -> str:
         """Make it so; returns how it is, for people. Raises ApiServerError."""
 
-    async def remove(self, client: "AsyncClient") -> None:
+    async def remove(self, client: "ApiClient") -> None:
         """Take away what we have written there. Raises ApiServerError."""
 
 
 async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
     """Keep it so, for ever."""
-    await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-    from gpuplane.kubernetes.client.connection import ApiServerError, connect
-
-    rests, memory = Backoff(), _Memory(kept)
+    backoff, memory = Backoff(), _Memory(kept)
     while True:
         await node.wait_until(memory.is_over, memory.seconds_left(node.now()))
         snapshot = node.snapshot
@@ -85,9 +83,11 @@ async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
             memory.forget()
             reason = f"{error}; {kept.rights} has the rights" if error.code == FORBIDDEN else str(error)
             node.apply(StatusChanged(kept.part, Status("failing", reason)))
-            await rests.wait(node, error, partial(_is_wanted_otherwise, kept, settings, is_wanted))
+            await pause(
+                node, backoff.after_failure(error.code), partial(_is_wanted_otherwise, kept, settings, is_wanted)
+            )
         else:
-            rests.reset()
+            backoff.reset()
             memory.note(snapshot, wanted, node.now())
             node.apply(StatusChanged(kept.part, status))
             await asyncio.sleep(min(URGENT_INTERVAL, WRITE_INTERVAL) if kept.is_urgent else WRITE_INTERVAL)

@@ -22,17 +22,15 @@ What is read, and what it means:
   every heartbeat. If they cannot be read, or are empty, the versions that were known last count.
 """
 
-import asyncio
-import importlib
-import random
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from gpuplane.base.text import clip
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.kubernetes.client.informer import Informer
+from gpuplane.kubernetes.objects import ApiNode, NodeSystemInfo, ObjectMetadata
 from gpuplane.node.core import requests
 from gpuplane.node.core.partitions.desired import MIG_LABEL
 from gpuplane.node.core.reports.nodelabels import is_label_value
@@ -42,9 +40,7 @@ from gpuplane.node.model.node import Node
 from gpuplane.node.model.status import API_SERVER, PartState, Status
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
-
-    from gpuplane.kubernetes.client.connection import Metadata
+    from gpuplane.kubernetes.client.api import ApiClient, Event
 
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 RELEASE_ANNOTATION = "gpuplane.io/driver-release"
@@ -57,24 +53,8 @@ DEPLOY_LABEL = "nvidia.com/gpu.deploy.device-plugin"
 MIG_MANAGER_LABEL = "nvidia.com/gpu.deploy.mig-manager"
 NODES_PATH = "/api/v1/nodes"
 NO_REASON = "no reason given"
-BACKOFF = (0.5, 30.0)  # seconds: the first pause after a stream's end or a failure, and the longest
-STEADY_AFTER = 60.0  # seconds after which a stream counts as stable
-CLIENT_MODULE = "gpuplane.kubernetes.client.connection"
 UNREADABLE_CODES = (403, 404)  # refusals of one object, after which the others can be read
 LONGEST_VERSION = 60  # characters of a container runtime's name and version, and of kubelet's
-
-
-class _Info(msgspec.Struct):
-    containerRuntimeVersion: str = ""  # noqa: N815 (the wire's name)
-    kubeletVersion: str = ""  # noqa: N815 (the wire's name)
-
-
-class _Status(msgspec.Struct):
-    nodeInfo: _Info | None = None  # noqa: N815 (the wire's name)
-
-
-class _Node(msgspec.Struct):
-    status: _Status | None = None
 
 
 class NodeVersions(NamedTuple):
@@ -135,65 +115,67 @@ async def watch_node(node: Node, name: str, kubeconfig: Path | None, config_labe
 
     `kubeconfig` None: the cluster that this pod runs in.
     """
-    await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)  # it takes 100 ms, which would delay the event loop
-    from gpuplane.kubernetes.client.connection import ApiServerError
+    informer = Informer(kubeconfig, NODES_PATH, ApiNode, fields=f"metadata.name={name}", metadata_only=True)
+    await informer.run(_NodeFollower(node, name, config_label))
 
-    rested = 0.0
-    while True:
-        began = node.now()
+
+class _NodeFollower:
+    """Tells the agent what its Node object requests."""
+
+    def __init__(self, node: Node, name: str, config_label: str) -> None:
+        self._node, self._name, self._config_label = node, name, config_label
+        self._metadata: ObjectMetadata | None = None  # None: there is no such Node
+        self._unread_versions = ""  # why they could not be read, for people
+
+    async def listed(self, client: "ApiClient", objects: list[ApiNode]) -> None:
+        self._metadata, self._unread_versions = None, ""
+        for each in objects:
+            self._accept(each.metadata, await self._read_versions(client))
+
+    def watching(self, client: "ApiClient") -> None:
+        self._report(client)
+
+    async def changed(self, client: "ApiClient", event: "Event[ApiNode]") -> None:
+        if event.type == "DELETED":
+            self._metadata = None
+        else:
+            is_new = event.type == "ADDED"
+            self._accept(event.object.metadata, await self._read_versions(client) if is_new else None)
+        self._report(client)
+
+    def failed(self, error: ApiServerError) -> float:
+        _report_status(self._node, "failing", str(error))
+        return 0.0
+
+    def _accept(self, metadata: ObjectMetadata, versions: NodeVersions | None) -> None:
+        """Tell what is requested. `versions` None: those that were known."""
+        labels, annotations = metadata.labels or {}, metadata.annotations or {}
+        known = versions or _known_versions(self._node)
+        self._node.apply(NodeRequestsChanged(parse_requests(labels, annotations, self._config_label, known)))
+        self._metadata = metadata
+
+    async def _read_versions(self, client: "ApiClient") -> NodeVersions:
+        """Raises ApiServerError."""
+        known, self._unread_versions = _known_versions(self._node), ""
         try:
-            await _follow_once(node, name, kubeconfig, config_label)
+            found = await client.get(f"{NODES_PATH}/{self._name}", ApiNode)
         except ApiServerError as error:
-            _report_status(node, "failing", str(error))
-        rested = next_pause(rested, node.now() - began)
-        await asyncio.sleep(rested * random.uniform(0.5, 1))  # noqa: S311 (spreads load; no secret)
+            if error.code not in UNREADABLE_CODES:
+                raise
+            self._unread_versions = f"; the version of its container runtime cannot be read: {error}"
+            return known
+        info = found.status.node_info or NodeSystemInfo()
+        runtime = clip(info.container_runtime_version, LONGEST_VERSION) or known.runtime
+        return NodeVersions(runtime, clip(info.kubelet_version, LONGEST_VERSION) or known.kubelet)
 
-
-def next_pause(last_pause: float, lasted: float) -> float:
-    """Seconds to pause after a list and a stream that lasted `lasted` seconds: twice the last pause, or the shortest
-    after a stable stream."""
-    first, longest = BACKOFF
-    return first if lasted > STEADY_AFTER else min(max(2 * last_pause, first), longest)
-
-
-async def _follow_once(node: Node, name: str, kubeconfig: Path | None, config_label: str) -> None:
-    """One list and one stream. The credentials are read again for each: their files are renewed while we run."""
-    from gpuplane.kubernetes.client.connection import connect, list_objects, watch_objects
-
-    ours = f"metadata.name={name}"
-    async with connect(kubeconfig) as client:
-        listing = await list_objects(client, NODES_PATH, ours)
-        told, unread = await _read_versions(client, node, name) if listing.items else (_known_versions(node), "")
-        for each in listing.items:
-            _apply_requests(node, each.metadata, config_label, told)
-        async with watch_objects(client, NODES_PATH, ours, listing.metadata.resourceVersion) as events:
-            well = f"watches Node {name} of {client.base_url}"
-            wrong = next((_describe_ignored(each.metadata) for each in listing.items), "")
-            missing = f"{client.base_url} has no Node {name}: kubelet creates it when it registers; check --node-name"
-            _report_status(node, *(("ok", well + unread + wrong) if listing.items else ("waiting", missing)))
-            async for event in events:
-                if event.type == "DELETED":
-                    _report_status(node, "waiting", missing)
-                elif event.type in ("ADDED", "MODIFIED"):
-                    if event.type == "ADDED":
-                        told, unread = await _read_versions(client, node, name)
-                    _apply_requests(node, event.object.metadata, config_label, told)
-                    _report_status(node, "ok", well + unread + _describe_ignored(event.object.metadata))
-
-
-async def _read_versions(client: "AsyncClient", node: Node, name: str) -> tuple[NodeVersions, str]:
-    """(the versions, why they could not be read, for people). Raises ApiServerError."""
-    from gpuplane.kubernetes.client.connection import ApiServerError, get_object
-
-    try:
-        status = (await get_object(client, f"{NODES_PATH}/{name}", _Node)).status or _Status()
-    except ApiServerError as error:
-        if error.code not in UNREADABLE_CODES:
-            raise
-        return _known_versions(node), f"; the version of its container runtime cannot be read: {error}"
-    info, known = status.nodeInfo or _Info(), _known_versions(node)
-    runtime = clip(info.containerRuntimeVersion, LONGEST_VERSION) or known.runtime
-    return NodeVersions(runtime, clip(info.kubeletVersion, LONGEST_VERSION) or known.kubelet), ""
+    def _report(self, client: "ApiClient") -> None:
+        if self._metadata is None:
+            missing = f"{client.url} has no Node {self._name}: kubelet creates it when it registers; check --node-name"
+            _report_status(self._node, "waiting", missing)
+        else:
+            ignored = _describe_ignored(self._metadata)
+            text = f"watches Node {self._name} of {client.url}{self._unread_versions}{ignored}"
+            _report_status(self._node, "ok", text)
 
 
 def _known_versions(node: Node) -> NodeVersions:
@@ -202,13 +184,7 @@ def _known_versions(node: Node) -> NodeVersions:
     return NodeVersions(before.container_runtime, before.kubelet_version)
 
 
-def _apply_requests(node: Node, metadata: "Metadata", config_label: str, versions: NodeVersions) -> None:
-    node.apply(
-        NodeRequestsChanged(parse_requests(metadata.labels or {}, metadata.annotations or {}, config_label, versions))
-    )
-
-
-def _describe_ignored(metadata: "Metadata") -> str:
+def _describe_ignored(metadata: ObjectMetadata) -> str:
     """Which entries of the annotation are ignored, to be appended to the status; "" for none."""
     _, wrong = parse_drains((metadata.annotations or {}).get(DRAIN_ANNOTATION, ""))
     return clip(f"; annotation {DRAIN_ANNOTATION} is partly ignored: {', '.join(wrong)}") if wrong else ""

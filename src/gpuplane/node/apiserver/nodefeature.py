@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
+from gpuplane.kubernetes.client import own_namespace
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.kubernetes.objects import ApiNode, ApiObject
 from gpuplane.node.apiserver.keeper import node_settings
 from gpuplane.node.apiserver.node import NODES_PATH
 from gpuplane.node.apiserver.nodemetadata import Labels, describe_refused
@@ -20,7 +21,7 @@ from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import NODE_FEATURE
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
+    from gpuplane.kubernetes.client.api import ApiClient
 
 NAME_PREFIX = "nvidia-features-for-"
 NODE_NAME_LABEL = "nfd.node.kubernetes.io/node-name"
@@ -28,15 +29,6 @@ MANAGED_BY = ("app.kubernetes.io/managed-by", "gpuplane")
 VERSION, KIND = "nfd.k8s-sigs.io/v1alpha1", "NodeFeature"
 NO_FEATURES: Mapping[str, Any] = {"flags": {}, "attributes": {}, "instances": {}}
 GONE = 404
-
-
-class _Metadata(msgspec.Struct):
-    uid: str = ""
-    labels: Mapping[str, str] | None = None
-
-
-class _Object(msgspec.Struct):
-    metadata: _Metadata
 
 
 class NodeFeature:
@@ -59,11 +51,9 @@ class NodeFeature:
     async def derive(self, snapshot: Snapshot) -> Mapping[str, str] | None:
         return self._labels(snapshot)
 
-    async def write(self, client: "AsyncClient", wanted: Mapping[str, str]) -> str:
-        from gpuplane.kubernetes.client.connection import apply_object, get_metadata
-
+    async def write(self, client: "ApiClient", wanted: Mapping[str, str]) -> str:
         labels, refused = writable_labels(wanted)
-        node = (await get_metadata(client, f"{NODES_PATH}/{self._node}", _Object)).metadata
+        node = (await client.get(f"{NODES_PATH}/{self._node}", ApiNode, metadata_only=True)).metadata
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node.uid}
         metadata = {
             "name": f"{NAME_PREFIX}{self._node}",
@@ -72,24 +62,20 @@ class NodeFeature:
         }
         body = {"apiVersion": VERSION, "kind": KIND, "metadata": metadata}
         body["spec"] = {"features": NO_FEATURES, "labels": labels}
-        await apply_object(client, self._path(), body)
+        await client.apply(self._path(), body)
         return f"NodeFeature {NAME_PREFIX}{self._node} is up to date{describe_refused(refused)}"
 
-    async def remove(self, client: "AsyncClient") -> None:
+    async def remove(self, client: "ApiClient") -> None:
         """Delete the object, where it is ours."""
-        from gpuplane.kubernetes.client.connection import ApiServerError, get_metadata, send_object
-
         key, value = MANAGED_BY
         try:
-            found = await get_metadata(client, self._path(), _Object)
+            found = await client.get(self._path(), ApiObject, metadata_only=True)
             if (found.metadata.labels or {}).get(key) == value:
-                await send_object(client, "DELETE", self._path())
+                await client.send("DELETE", self._path())
         except ApiServerError as error:
             if error.code != GONE:
                 raise
 
     def _path(self) -> str:
-        from gpuplane.kubernetes.client.connection import own_namespace
-
         space = own_namespace(self._kubeconfig)
         return f"/apis/{VERSION}/namespaces/{space}/nodefeatures/{NAME_PREFIX}{self._node}"

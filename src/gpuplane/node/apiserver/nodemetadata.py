@@ -16,7 +16,9 @@ import msgspec
 
 from gpuplane.base.text import join_first_names
 from gpuplane.base.value import Value
+from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, encode_node_gpus
+from gpuplane.kubernetes.objects import ApiNode, ObjectMetadata
 from gpuplane.node.apiserver.keeper import node_settings
 from gpuplane.node.apiserver.node import NODES_PATH
 from gpuplane.node.core.reports.migstate import is_state_label_wanted, state_label
@@ -26,7 +28,7 @@ from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import MIG_STATE, NODE_METADATA
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
+    from gpuplane.kubernetes.client.api import ApiClient
 
 Labels = Callable[[Snapshot], Mapping[str, str] | None]
 """The labels that a node has; None while they are not known."""
@@ -42,21 +44,20 @@ class WantedMetadata(Value):
     refused: tuple[str, ...] = ()
 
 
-class _Managed(msgspec.Struct):
+class _ManagedFields(msgspec.Struct):
     manager: str = ""
     operation: str = ""
-    fieldsV1: Any = None  # noqa: N815 (the wire's name)
+    fields: Any = msgspec.field(default=None, name="fieldsV1")
 
 
-class _Metadata(msgspec.Struct):
-    uid: str = ""
-    labels: Mapping[str, str] | None = None
-    annotations: Mapping[str, str] | None = None
-    managedFields: list[_Managed] | None = None  # noqa: N815 (the wire's name)
+class _ManagedMetadata(ObjectMetadata):
+    """With what is larger than all the rest: who manages which field. Here alone it is decoded."""
+
+    managed_fields: list[_ManagedFields] | None = None
 
 
-class _Node(msgspec.Struct):
-    metadata: _Metadata
+class _ManagedNode(ApiNode):
+    metadata: _ManagedMetadata
 
 
 class _AppliedMetadata:
@@ -67,19 +68,15 @@ class _AppliedMetadata:
     def __init__(self, name: str, manager: str) -> None:
         self._name, self._path, self._manager = name, f"{NODES_PATH}/{name}", manager
 
-    async def write(self, client: "AsyncClient", wanted: WantedMetadata) -> str:
-        from gpuplane.kubernetes.client.connection import apply_object
-
+    async def write(self, client: "ApiClient", wanted: WantedMetadata) -> str:
         metadata = await self._read(client)
         conflicts: tuple[tuple[str, str], ...] = ()
         if not _is_there(metadata, wanted, self._manager):
-            conflicts = await apply_object(client, self._path, self._body(metadata.uid, wanted), self._manager)
+            conflicts = await client.apply(self._path, self._body(metadata.uid, wanted), self._manager)
         verb = "is" if len(wanted.labels) + len(wanted.annotations) == 1 else "are"
         return f"{_describe(wanted)} of Node {self._name} {verb} up to date" + "".join(_remarks(wanted, conflicts))
 
-    async def remove(self, client: "AsyncClient") -> None:
-        from gpuplane.kubernetes.client.connection import ApiServerError, apply_object
-
+    async def remove(self, client: "ApiClient") -> None:
         try:
             metadata = await self._read(client)
         except ApiServerError as error:
@@ -87,12 +84,10 @@ class _AppliedMetadata:
                 return  # whoever may not read it has written nothing there
             raise
         if _our_fields(metadata, self._manager):
-            await apply_object(client, self._path, self._body(metadata.uid, WantedMetadata()), self._manager)
+            await client.apply(self._path, self._body(metadata.uid, WantedMetadata()), self._manager)
 
-    async def _read(self, client: "AsyncClient") -> _Metadata:
-        from gpuplane.kubernetes.client.connection import get_metadata
-
-        return (await get_metadata(client, self._path, _Node)).metadata
+    async def _read(self, client: "ApiClient") -> _ManagedMetadata:
+        return (await client.get(self._path, _ManagedNode, metadata_only=True)).metadata
 
     def _body(self, uid: str, wanted: WantedMetadata) -> dict[str, Any]:
         metadata = {"name": self._name, "uid": uid, "labels": wanted.labels, "annotations": wanted.annotations}
@@ -159,7 +154,7 @@ class MigState(_AppliedMetadata):
         return WantedMetadata(labels={MIG_STATE_LABEL: state}) if state is not None else None
 
 
-def _is_there(found: _Metadata, wanted: WantedMetadata, manager: str) -> bool:
+def _is_there(found: _ManagedMetadata, wanted: WantedMetadata, manager: str) -> bool:
     """Whether the Node has all that we mean with our name on it, and nothing else of ours."""
     ours = {("labels", key) for key in wanted.labels} | {("annotations", key) for key in wanted.annotations}
     labels, annotations = found.labels or {}, found.annotations or {}
@@ -170,12 +165,12 @@ def _is_there(found: _Metadata, wanted: WantedMetadata, manager: str) -> bool:
     )
 
 
-def _our_fields(found: _Metadata, manager: str) -> set[tuple[str, str]]:
+def _our_fields(found: _ManagedMetadata, manager: str) -> set[tuple[str, str]]:
     """The labels and annotations that a field manager of ours manages by apply."""
     applied = (
-        each.fieldsV1
-        for each in found.managedFields or ()
-        if (each.manager, each.operation) == (manager, "Apply") and isinstance(each.fieldsV1, dict)
+        each.fields
+        for each in found.managed_fields or ()
+        if (each.manager, each.operation) == (manager, "Apply") and isinstance(each.fields, dict)
     )
     return {field for fields in applied for field in _decode_fields(fields)}
 

@@ -1,4 +1,4 @@
-"""The pods of our node: their names and labels, for series of metrics. Watched only where the configuration wants it.
+"""The pods of our node: their names and labels. Watched only while a part needs them (`core/podwatch.py`).
 
 Only metadata is asked for, and of that only labels that the configuration names are kept. RBAC cannot restrict a list
 of pods to those of one node, so whoever gives this right lets the agent read the metadata of all pods.
@@ -7,97 +7,89 @@ A static pod has two UIDs: kubelet names its cgroup and its logs by a hash of it
 annotation `kubernetes.io/config.hash` of the mirror pod (kubelet: pkg/kubelet/types/pod_update.go).
 """
 
-import asyncio
-import importlib
-import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuplane.base.tasks import run_until
 from gpuplane.base.text import matches_pattern
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.kubernetes.client.informer import Informer
+from gpuplane.kubernetes.objects import ApiPod, ObjectMetadata
 from gpuplane.kubernetes.podref import PodMetadata
-from gpuplane.node.apiserver.node import CLIENT_MODULE, next_pause
-from gpuplane.node.model.config import MetricsSettings
+from gpuplane.node.core.podwatch import wanted_pod_watch
 from gpuplane.node.model.facts import PodsObserved, StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import PODS, Status
 
 if TYPE_CHECKING:
-    from gpuplane.kubernetes.client.connection import Metadata
+    from gpuplane.kubernetes.client.api import ApiClient, Event
 
 PODS_PATH = "/api/v1/pods"
+LIST_INTERVAL = 3600.0
+"""Seconds after which the pods are listed again; until then one stream goes on where another ended."""
 HASH_ANNOTATION, MIRROR_ANNOTATION = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 RIGHT = "; the component pod-labels gives this right"
 
 
 async def watch_pods(node: Node, name: str, kubeconfig: Path | None) -> None:
-    """Keep the pods of the node of this name in the snapshot while the configuration wants it, for ever."""
+    """Keep the pods of the node of this name in the snapshot while any part needs them, for ever."""
     while True:
-        await node.wait_until(lambda snapshot: _settings(snapshot).watch_pods, None)
-        await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-        settings = _settings(node.snapshot)
-        watching = asyncio.create_task(_watch(node, name, kubeconfig, settings.pod_labels))
-        try:
-            await _until_changed(node, settings)
-        finally:
-            watching.cancel()
-            await asyncio.gather(watching, return_exceptions=True)
+        await node.wait_until(lambda snapshot: wanted_pod_watch(snapshot) is not None, None)
+        wanted = wanted_pod_watch(node.snapshot)
+        assert wanted is not None
+        changed = node.wait_until(lambda snapshot, wanted=wanted: wanted_pod_watch(snapshot) != wanted, None)  # type: ignore[misc]
+        informer = Informer(
+            kubeconfig,
+            PODS_PATH,
+            ApiPod,
+            fields=f"spec.nodeName={name}",
+            metadata_only=True,
+            list_every=LIST_INTERVAL,
+        )
+        await run_until(changed, informer.run(_PodFollower(node, name, wanted.labels)))
         node.apply(PodsObserved(None))
         node.apply(StatusChanged(PODS, None))
 
 
-async def _until_changed(node: Node, settings: MetricsSettings) -> None:
-    await node.wait_until(lambda snapshot: _settings(snapshot) != settings, None)
+class _PodFollower:
+    """Tells the agent which pods its node has. What was known stays while the API server is away."""
+
+    def __init__(self, node: Node, name: str, allowed: tuple[str, ...]) -> None:
+        self._node, self._name, self._allowed = node, name, allowed
+        self._pods: dict[str, PodMetadata] = {}
+
+    async def listed(self, client: "ApiClient", objects: list[ApiPod]) -> None:
+        self._pods = {_uid(each.metadata): _pod(each.metadata, self._allowed) for each in objects}
+        self._node.apply(PodsObserved(dict(self._pods)))
+
+    def watching(self, client: "ApiClient") -> None:
+        text = f"watches the pods of Node {self._name} of {client.url}"
+        self._node.apply(StatusChanged(PODS, Status("ok", text)))
+
+    async def changed(self, client: "ApiClient", event: "Event[ApiPod]") -> None:
+        uid, pod = _uid(event.object.metadata), _pod(event.object.metadata, self._allowed)
+        if event.type == "DELETED":
+            self._pods.pop(uid, None)
+        elif self._pods.get(uid) == pod:
+            return
+        else:
+            self._pods[uid] = pod
+        self._node.apply(PodsObserved(dict(self._pods)))
+
+    def failed(self, error: ApiServerError) -> float:
+        right = RIGHT if error.code == 403 else ""
+        self._node.apply(StatusChanged(PODS, Status("failing", f"{error}{right}")))
+        return 0.0
 
 
-def _settings(snapshot: Snapshot) -> MetricsSettings:
-    return snapshot.config.settings.metrics if snapshot.config.settings is not None else MetricsSettings()
-
-
-async def _watch(node: Node, name: str, kubeconfig: Path | None, allowed: tuple[str, ...]) -> None:
-    """One list and one stream after another, for ever. What was known stays while the API server is away."""
-    from gpuplane.kubernetes.client.connection import ApiServerError
-
-    rested = 0.0
-    while True:
-        began = node.now()
-        try:
-            await _follow_once(node, name, kubeconfig, allowed)
-        except ApiServerError as error:
-            node.apply(StatusChanged(PODS, Status("failing", f"{error}{RIGHT if error.code == 403 else ''}")))
-        rested = next_pause(rested, node.now() - began)
-        await asyncio.sleep(rested * random.uniform(0.5, 1))  # noqa: S311 (spreads load; no secret)
-
-
-async def _follow_once(node: Node, name: str, kubeconfig: Path | None, allowed: tuple[str, ...]) -> None:
-    from gpuplane.kubernetes.client.connection import connect, list_objects, watch_objects
-
-    ours = f"spec.nodeName={name}"
-    async with connect(kubeconfig) as client:
-        listing = await list_objects(client, PODS_PATH, ours)
-        pods = {_uid(each.metadata): _pod(each.metadata, allowed) for each in listing.items}
-        node.apply(PodsObserved(dict(pods)))
-        async with watch_objects(client, PODS_PATH, ours, listing.metadata.resourceVersion) as events:
-            node.apply(StatusChanged(PODS, Status("ok", f"watches the pods of Node {name} of {client.base_url}")))
-            async for event in events:
-                uid, pod = _uid(event.object.metadata), _pod(event.object.metadata, allowed)
-                if event.type == "DELETED":
-                    pods.pop(uid, None)
-                elif event.type in ("ADDED", "MODIFIED") and pods.get(uid) != pod:
-                    pods[uid] = pod
-                else:
-                    continue
-                node.apply(PodsObserved(dict(pods)))
-
-
-def _uid(metadata: "Metadata") -> str:
+def _uid(metadata: ObjectMetadata) -> str:
     """The UID by which kubelet names a pod's cgroup."""
     annotations = metadata.annotations or {}
     return (annotations.get(HASH_ANNOTATION) if MIRROR_ANNOTATION in annotations else "") or metadata.uid
 
 
-def _pod(metadata: "Metadata", allowed: tuple[str, ...]) -> PodMetadata:
+def _pod(metadata: ObjectMetadata, allowed: tuple[str, ...]) -> PodMetadata:
     labels: Mapping[str, str] = metadata.labels or {}
     kept = {
         name: value for name, value in sorted(labels.items()) if any(matches_pattern(each, name) for each in allowed)

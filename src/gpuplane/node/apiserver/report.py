@@ -11,18 +11,19 @@ What a view says with a `grace` is written when it has lasted so long: until the
 """
 
 import asyncio
-import importlib
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from gpuplane.base.value import Value
-from gpuplane.node.apiserver.node import CLIENT_MODULE, NODES_PATH
-from gpuplane.node.apiserver.retry import Backoff, followed_since, timestamp
+from gpuplane.kubernetes.client import connect
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.kubernetes.client.retry import Backoff
+from gpuplane.kubernetes.objects import ApiNode
+from gpuplane.node.apiserver.node import NODES_PATH
+from gpuplane.node.apiserver.retry import followed_since, pause, timestamp
 from gpuplane.node.core.reports.migstate import MIG_CONDITION, TimeText, mig_condition
 from gpuplane.node.core.reports.nodecondition import node_condition
 from gpuplane.node.core.reports.readycondition import ready_condition
@@ -33,7 +34,7 @@ from gpuplane.node.model.status import NODE_CONDITION, Status
 from gpuplane.node.model.views import NodeCondition
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
+    from gpuplane.kubernetes.client.api import ApiClient
 
 PROBLEM_CONDITION, READY_CONDITION = "GPUProblem", "gpuplane.io/GPUReady"
 CONDITIONS: Mapping[str, Callable[[Snapshot, TimeText], NodeCondition | None]] = {
@@ -52,20 +53,6 @@ class WrittenConditions(Value):
 
     by_type: Mapping[str, tuple[NodeCondition, str]] = {}
     followed_since: float | None = None
-
-
-class _Condition(msgspec.Struct):
-    type: str
-    status: str = ""
-    lastTransitionTime: str | None = None  # noqa: N815 (the wire's name)
-
-
-class _Status(msgspec.Struct):
-    conditions: list[_Condition] | None = None
-
-
-class _Node(msgspec.Struct):
-    status: _Status | None = None
 
 
 class _Patience:
@@ -100,11 +87,8 @@ class _Patience:
 
 async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> None:
     """Keep the conditions of this Node object up to date, for ever."""
-    await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
-    from gpuplane.kubernetes.client.connection import ApiServerError, connect
-
     written: WrittenConditions | None = None
-    patience, rests, next_beat = _Patience(node.now), Backoff(), 0.0
+    patience, backoff, next_beat = _Patience(node.now), Backoff(), 0.0
     while True:
         now = node.now()
         current, left = patience.settled(node.snapshot, now)
@@ -120,12 +104,12 @@ async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> N
         except ApiServerError as error:
             written = None
             node.apply(StatusChanged(NODE_CONDITION, Status("failing", str(error))))
-            await rests.wait(node, error)
+            await pause(node, backoff.after_failure(error.code))
         else:
             kept = held.by_type if held is not None else {}
             by_type = {**kept, **{type: (said, since[type]) for type, said in current.items()}}
             written = WrittenConditions(by_type=by_type, followed_since=link)
-            rests.reset()
+            backoff.reset()
             next_beat = node.now() + HEARTBEAT
             text = f"{' and '.join(current)} of Node {name} {'is' if len(current) == 1 else 'are'} up to date"
             node.apply(StatusChanged(NODE_CONDITION, Status("ok", text)))
@@ -160,11 +144,9 @@ def _was_interrupted(written: WrittenConditions, snapshot: Snapshot) -> bool:
 
 
 async def _write_conditions(
-    client: "AsyncClient", name: str, current: Mapping[str, NodeCondition], written: WrittenConditions | None
+    client: "ApiClient", name: str, current: Mapping[str, NodeCondition], written: WrittenConditions | None
 ) -> Mapping[str, str]:
     """Write conditions; returns since when each has its status. Raises ApiServerError."""
-    from gpuplane.kubernetes.client.connection import send_object
-
     before: Mapping[str, tuple[str, str]]
     before = {type: (said.status, since) for type, (said, since) in written.by_type.items()} if written else {}
     if current.keys() - before.keys():
@@ -185,13 +167,11 @@ async def _write_conditions(
         }
         for type, said in current.items()
     ]
-    await send_object(client, "PATCH", f"{NODES_PATH}/{name}/status", {"status": {"conditions": bodies}})
+    await client.send("PATCH", f"{NODES_PATH}/{name}/status", {"status": {"conditions": bodies}})
     return since
 
 
-async def _read_conditions(client: "AsyncClient", name: str) -> Mapping[str, tuple[str, str]]:
+async def _read_conditions(client: "ApiClient", name: str) -> Mapping[str, tuple[str, str]]:
     """Type → (status, since when) of the conditions that the API server has. Raises ApiServerError."""
-    from gpuplane.kubernetes.client.connection import get_object
-
-    status = (await get_object(client, f"{NODES_PATH}/{name}", _Node)).status or _Status()
-    return {each.type: (each.status, each.lastTransitionTime or "") for each in status.conditions or ()}
+    status = (await client.get(f"{NODES_PATH}/{name}", ApiNode)).status
+    return {each.type: (each.status, each.last_transition_time or "") for each in status.conditions or ()}

@@ -12,8 +12,6 @@ driver's 30 seconds after it went; people edit them. Of another driver or node n
 """
 
 import asyncio
-import importlib
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -21,12 +19,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import msgspec
-
+from gpuplane.base.tasks import run_until
 from gpuplane.base.text import clip, format_count, join_first_names
+from gpuplane.kubernetes.claims import ApiSlice
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.kubernetes.client.informer import Informer
+from gpuplane.kubernetes.client.retry import REFUSED_CODES, REFUSED_PAUSE, Backoff, jittered
+from gpuplane.kubernetes.objects import ApiNode
 from gpuplane.node.apiserver.events import EventKey, SentEvent, send_event
-from gpuplane.node.apiserver.node import CLIENT_MODULE, NODES_PATH, next_pause
-from gpuplane.node.apiserver.retry import Backoff
+from gpuplane.node.apiserver.node import NODES_PATH
+from gpuplane.node.apiserver.retry import pause
 from gpuplane.node.core.dra.publishing import (
     Answer,
     Changes,
@@ -47,9 +49,7 @@ from gpuplane.node.model.status import SLICES, SlicesStatus
 from gpuplane.node.model.views import NodeEvent
 
 if TYPE_CHECKING:
-    from httpx2 import AsyncClient
-
-    from gpuplane.kubernetes.client.connection import ApiServerError
+    from gpuplane.kubernetes.client.api import ApiClient, Event
 
 SLICES_PATH = "/apis/resource.k8s.io/v1/resourceslices"
 FIELD_MANAGER = "gpuplane-slices"
@@ -77,34 +77,10 @@ MOST_NAMES = 3  # of fields and devices that a status lists
 RIGHTS = "; deploy/components/dra has the rights"
 
 
-class _Owner(msgspec.Struct, rename="camel"):
-    api_version: str = ""
-    kind: str = ""
-    name: str = ""
-    uid: str = ""
-
-
-class _Metadata(msgspec.Struct, rename="camel"):
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    owner_references: list[_Owner] | None = None
-
-
-class _Slice(msgspec.Struct):
-    metadata: _Metadata
-    spec: dict[str, Any] = {}
-
-
-class _Node(msgspec.Struct):
-    metadata: _Metadata
-
-
 async def publish_slices(node: Node, name: str, kubeconfig: Path | None) -> None:
     """Keep the slices of the Node of this name, for ever; while DRA is off and no claim has a device, do nothing."""
     while True:
         await node.wait_until(_is_concerned, None)
-        await asyncio.to_thread(importlib.import_module, CLIENT_MODULE)
         await _follow(node, name, kubeconfig)
         node.apply(StatusChanged(SLICES, None))
 
@@ -116,38 +92,18 @@ def _is_concerned(snapshot: Snapshot) -> bool:
 
 
 async def _follow(node: Node, name: str, kubeconfig: Path | None) -> None:
-    """One list and one stream after another, until DRA is off and no slice is left. The driver's name may change."""
-    from gpuplane.kubernetes.client.connection import ApiServerError, connect
-
+    """Publish, until DRA is off and no slice is left. The driver's name may change."""
     publisher = _Publisher(node, name, _driver(node.snapshot))
-    pause, rests = 0.0, Backoff()
     while not publisher.is_over(node.snapshot):
-        began, driver = node.now(), _driver(node.snapshot)
-        if driver != publisher.driver:
-            publisher = _Publisher(node, name, driver)
-        try:
-            async with connect(kubeconfig) as client:
-                await publisher.follow_once(client)
-        except _NotServed as error:
-            publisher.report_failure(error)
-            publisher.note_nothing_published()
-            await node.wait_until(publisher.is_over, _jittered(NOT_SERVED_PAUSE))
-        except ApiServerError as error:
-            publisher.report_failure(error)
-            await rests.wait(node, error, publisher.is_over)
-        else:
-            rests.reset()
-            pause = next_pause(pause, node.now() - began)
-            await asyncio.sleep(_jittered(pause))
+        if _driver(node.snapshot) != publisher.driver:
+            publisher = _Publisher(node, name, _driver(node.snapshot))
+        ended = node.wait_until(publisher.is_ended, None)
+        await run_until(ended, publisher.informer(kubeconfig).run(publisher, publisher.write))
 
 
 def _driver(snapshot: Snapshot) -> str:
     assert snapshot.config.settings is not None
     return snapshot.config.settings.dra.driver
-
-
-def _jittered(seconds: float) -> float:
-    return seconds * random.uniform(0.5, 1)  # noqa: S311 (spreads load; no secret)
 
 
 class _Publisher:
@@ -171,80 +127,75 @@ class _Publisher:
         view = self._view(snapshot)
         return not _is_concerned(snapshot) and (view is None or view == self._published)
 
-    def note_nothing_published(self) -> None:
-        """The server cannot have slices."""
-        self._published = ()
+    def is_ended(self, snapshot: Snapshot) -> bool:
+        """Whether these are no more the slices to keep."""
+        return _driver(snapshot) != self.driver or self.is_over(snapshot)
 
-    async def follow_once(self, client: "AsyncClient") -> None:
-        """One list and one stream; what differs is written meanwhile. Raises ApiServerError."""
-        from gpuplane.kubernetes.client.connection import ApiServerError, list_whole, watch_whole
+    def informer(self, kubeconfig: Path | None) -> Informer[ApiSlice]:
+        """Follows our slices."""
+        return Informer(
+            kubeconfig,
+            SLICES_PATH,
+            ApiSlice,
+            fields=f"spec.nodeName={self.name},spec.driver={self.driver}",
+            lifetime=STREAM_LIFETIME,
+            wait=partial(pause, self.node),
+        )
 
-        ours = f"spec.nodeName={self.name},spec.driver={self.driver}"
-        self._server_name, self._server = str(client.base_url), ServerAbilities()
-        try:
-            listing = await list_whole(client, SLICES_PATH, ours, _Slice)
-        except ApiServerError as error:
-            if error.code == GONE:
-                raise _NotServed(error) from error
-            raise
-        self._kept = {each.metadata.name: _kept(each) for each in listing.items if self._is_ours(each)}
+    async def listed(self, client: "ApiClient", objects: list[ApiSlice]) -> None:
+        self._server_name, self._server = client.url, ServerAbilities()
+        self._kept = {each.metadata.name: _kept(each) for each in objects if self._is_ours(each)}
         self._owner, self._published = "", None
-        version = listing.metadata.resourceVersion
-        tasks = [asyncio.create_task(self._write(client)), asyncio.create_task(self._until_over())]
-        try:
-            async with watch_whole(client, SLICES_PATH, ours, version, _Slice, STREAM_LIFETIME) as events:
-                tasks.append(asyncio.create_task(self._watch(events)))
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _cancel(*tasks)
-        for task in tasks:
-            if not task.cancelled():
-                task.result()  # it raises what ended it
 
-    async def _until_over(self) -> None:
-        """Wait until these are no more the slices to keep."""
-        await self.node.wait_until(lambda snapshot: _driver(snapshot) != self.driver or self.is_over(snapshot), None)
+    def watching(self, client: "ApiClient") -> None:
+        """`write` says how it stands."""
 
-    async def _watch(self, events: Any) -> None:
-        async for event in events:
-            found = event.object
-            if event.type not in ("ADDED", "MODIFIED", "DELETED") or not self._is_ours(found):
-                continue
-            known = self._kept.get(found.metadata.name)
-            if known is not None and _is_older(found, known, deleted=event.type == "DELETED"):
-                continue
-            if event.type == "DELETED":
-                self._kept.pop(found.metadata.name, None)
-                self._owner = ""  # our Node may have gone, too, and be another one now
-            else:
-                self._kept[found.metadata.name] = _kept(found)
-            self._changed.set()
+    async def changed(self, client: "ApiClient", event: "Event[ApiSlice]") -> None:
+        found = event.object
+        if not self._is_ours(found):
+            return
+        known = self._kept.get(found.metadata.name)
+        if known is not None and _is_older(found, known, deleted=event.type == "DELETED"):
+            return
+        if event.type == "DELETED":
+            self._kept.pop(found.metadata.name, None)
+            self._owner = ""  # our Node may have gone, too, and be another one now
+        else:
+            self._kept[found.metadata.name] = _kept(found)
+        self._changed.set()
 
-    def _is_ours(self, found: _Slice) -> bool:
+    def failed(self, error: ApiServerError) -> float:
+        if error.code == GONE:  # it has no resource.k8s.io/v1
+            needs = "ResourceSlices need resource.k8s.io/v1, which Kubernetes has since 1.34"
+            self._report_failure(ApiServerError(f"{error}; {needs}", GONE))
+            self._published = ()
+            return jittered(NOT_SERVED_PAUSE)
+        self._report_failure(error)
+        return jittered(REFUSED_PAUSE) if error.code in REFUSED_CODES else 0.0
+
+    def _is_ours(self, found: ApiSlice) -> bool:
         return (found.spec.get("nodeName"), found.spec.get("driver")) == (self.name, self.driver)
 
-    async def _read_owner(self, client: "AsyncClient") -> None:
+    async def _read_owner(self, client: "ApiClient") -> None:
         """The UID of our Node. Raises ApiServerError."""
-        from gpuplane.kubernetes.client.connection import get_metadata
+        path = f"{NODES_PATH}/{quote(self.name, safe='')}"
+        self._owner = (await client.get(path, ApiNode, metadata_only=True)).metadata.uid
 
-        self._owner = (await get_metadata(client, f"{NODES_PATH}/{quote(self.name, safe='')}", _Node)).metadata.uid
-
-    async def _write(self, client: "AsyncClient") -> None:
+    async def write(self, client: "ApiClient") -> None:
         """Write what differs, whenever something does; for ever."""
-        from gpuplane.kubernetes.client.connection import ApiServerError
-
-        rests = Backoff()
+        backoff = Backoff()
         while True:
             wanted = self._view(self.node.snapshot)
             if wanted is not None and _driver(self.node.snapshot) == self.driver:
                 try:
                     await self._write_once(client, wanted)
                 except ApiServerError as error:
-                    self.report_failure(error)
+                    self._report_failure(error)
                     await self._tell(client)
-                    await rests.wait(self.node, error, partial(self._is_wanted_otherwise, wanted))
+                    seconds = backoff.after_failure(error.code)
+                    await pause(self.node, seconds, partial(self._is_wanted_otherwise, wanted))
                     continue
-                rests.reset()
+                backoff.reset()
                 self._published = wanted
                 self._report(wanted)
                 await self._tell(client)
@@ -259,14 +210,9 @@ class _Publisher:
 
     async def _until_changed(self, wanted: tuple[ResourceSlice, ...] | None) -> None:
         """Wait until the view has changed, or others have changed something."""
-        view = asyncio.create_task(self.node.wait_until(partial(self._is_wanted_otherwise, wanted), None))
-        others = asyncio.create_task(self._changed.wait())
-        try:
-            await asyncio.wait({view, others}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await _cancel(view, others)
+        await run_until(self.node.wait_until(partial(self._is_wanted_otherwise, wanted), None), self._changed.wait())
 
-    async def _write_once(self, client: "AsyncClient", wanted: tuple[ResourceSlice, ...]) -> None:
+    async def _write_once(self, client: "ApiClient", wanted: tuple[ResourceSlice, ...]) -> None:
         """Raises ApiServerError."""
         self._changed.clear()
         if not self._owner:
@@ -291,20 +237,18 @@ class _Publisher:
         await self.node.wait_until(partial(self._is_wanted_otherwise, wanted), self._healing_pause)
         self._healed_at = self.node.now()
 
-    async def _send(self, client: "AsyncClient", wanted: tuple[ResourceSlice, ...], todo: Changes) -> None:
+    async def _send(self, client: "ApiClient", wanted: tuple[ResourceSlice, ...], todo: Changes) -> None:
         """Deletions, then changes, then what is new. Raises the first ApiServerError, after all was tried."""
         slices = {each.name: each for each in wanted}
         await _at_once(lambda each: self._delete(client, each), todo.obsolete)
         for names in (todo.changed, todo.new):
             await _at_once(lambda name: self._apply(client, slices[name], todo.specs[name]), names)
 
-    async def _delete(self, client: "AsyncClient", obsolete: KeptSlice) -> None:
-        from gpuplane.kubernetes.client.connection import ApiServerError, send_object
-
+    async def _delete(self, client: "ApiClient", obsolete: KeptSlice) -> None:
         only = {"preconditions": {"uid": obsolete.uid, "resourceVersion": obsolete.version}}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **only}
         try:
-            await send_object(client, "DELETE", f"{SLICES_PATH}/{quote(obsolete.name, safe='')}", body)
+            await client.send("DELETE", f"{SLICES_PATH}/{quote(obsolete.name, safe='')}", body)
         except ApiServerError as error:
             if error.code not in (GONE, CONFLICT):  # it has gone, or has changed: the stream says how it is
                 raise
@@ -312,22 +256,19 @@ class _Publisher:
             self._kept.pop(obsolete.name, None)
 
     async def _apply(
-        self, client: "AsyncClient", wanted: ResourceSlice, spec: Mapping[str, Any], *, dry: bool = False
+        self, client: "ApiClient", wanted: ResourceSlice, spec: Mapping[str, Any], *, dry: bool = False
     ) -> None:
-        from gpuplane.kubernetes.client.connection import APPLY, ApiServerError, send_object
-
         path = f"{SLICES_PATH}/{quote(wanted.name, safe='')}"
         options = {"fieldManager": FIELD_MANAGER, "force": "true", **({"dryRun": "All"} if dry else {})}
         body = manifest(wanted, spec, self._owner)
         try:
-            found = await send_object(client, "PATCH", path, body, APPLY, options, _Slice)
+            found = await client.send("PATCH", path, body, patch="apply", parameters=options, shape=ApiSlice)
         except ApiServerError as error:
             soft = any(taint.effect == "None" for device in wanted.devices for taint in device.taints)
             if error.code == INVALID and soft and self._server.takes_soft_taints:
                 self._server = self._server.but(takes_soft_taints=False)  # an API server before 1.35: without them
                 return
             raise
-        assert found is not None
         self._learn(spec, found.spec)
         if not dry:
             self._kept[wanted.name] = _kept(found)
@@ -339,7 +280,7 @@ class _Publisher:
             fields = differing_fields(sent, kept)
             self._server = self._server.but(keeps_taints=not any(".taints" in each for each in fields))
 
-    async def _ask_about_taints(self, client: "AsyncClient", wanted: Iterable[ResourceSlice]) -> None:
+    async def _ask_about_taints(self, client: "ApiClient", wanted: Iterable[ResourceSlice]) -> None:
         """Have the server say, without keeping it, what it would keep of a slice, where that matters and is not known.
         Raises ApiServerError."""
         for each in wanted:
@@ -393,17 +334,15 @@ class _Publisher:
             text += f"; withdrawn because a taint was not kept: {join_first_names(withdrawn, MOST_NAMES)}"
         return text
 
-    def report_failure(self, error: "ApiServerError | _NotServed") -> None:
+    def _report_failure(self, error: ApiServerError) -> None:
         """Say why the slices cannot be published; what is known of them stays said."""
         text = f"the ResourceSlices cannot be published: {error}{RIGHTS if error.code == FORBIDDEN else ''}"
         before = self.node.snapshot.statuses.of(SLICES) or SlicesStatus("failing")
         status = before.but(state="failing", text=clip(text, MOST_TEXT), code="slices-not-published")
         self.node.apply(StatusChanged(SLICES, status))
 
-    async def _tell(self, client: "AsyncClient") -> None:
+    async def _tell(self, client: "ApiClient") -> None:
         """Send an Event about our Node when the slices come to be wrong, or right again. One that is lost is lost."""
-        from gpuplane.kubernetes.client.connection import ApiServerError
-
         status = self.node.snapshot.statuses.of(SLICES)
         if status is None or status.code == self._told_code:
             return
@@ -416,16 +355,7 @@ class _Publisher:
             await send_event(client, self.name, event, self._told, self.node.now())
 
 
-class _NotServed(Exception):
-    """The API server has no resource.k8s.io/v1."""
-
-    code = GONE
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(f"{error}; ResourceSlices need resource.k8s.io/v1, which Kubernetes has since 1.34")
-
-
-def _kept(found: _Slice) -> KeptSlice:
+def _kept(found: ApiSlice) -> KeptSlice:
     owners = found.metadata.owner_references or []
     uid = next((each.uid for each in owners if (each.api_version, each.kind) == ("v1", "Node")), "")
     only = uid if len(owners) == 1 else ""
@@ -438,7 +368,7 @@ def _kept(found: _Slice) -> KeptSlice:
     )
 
 
-def _is_older(found: _Slice, known: KeptSlice, *, deleted: bool) -> bool:
+def _is_older(found: ApiSlice, known: KeptSlice, *, deleted: bool) -> bool:
     """Whether an event tells nothing new: the answer to our own write may come before it."""
     one, other = found.metadata.resource_version, known.version
     if not (one.isdecimal() and other.isdecimal()):
@@ -457,9 +387,3 @@ async def _at_once(send: Callable[[Any], Awaitable[None]], each_of: Iterable[Any
     for result in await asyncio.gather(*(one(each) for each in each_of), return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    for each in tasks:
-        each.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

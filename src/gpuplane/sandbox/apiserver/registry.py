@@ -111,9 +111,10 @@ class Registry:
         items, metadata = self._chosen(path, request.query)
         partial = "as=PartialObjectMetadataList" in request.headers.get("accept", "")
         head = {"kind": f"{path.kind}List", "apiVersion": path.version}
+        shown = [requested_form(request, each) for each in items]
         if partial:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1"}
-        return Answer(200, {**head, "metadata": metadata, "items": [requested_form(request, each) for each in items]})
+        return Answer(200, {**head, "metadata": metadata, "items": None if partial and not shown else shown})
 
     def _chosen(self, path: ResourcePath, query: Mapping[str, str]) -> tuple[list[Json], Json]:
         """The objects that a request chooses, and the metadata of their list."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuplane.cli.kit.messages import say
+from gpuplane.kubernetes.client import ApiServerError, connect
 
 if TYPE_CHECKING:
-    import httpx2
+    from gpuplane.kubernetes.client.api import ApiClient
 
 POD = re.compile(r"([a-z0-9.-]+)/([a-z0-9.-]+)", re.ASCII)
 """A pod by namespace and name. One that is known by its UID alone, or is being admitted, cannot be evicted."""
@@ -30,8 +31,6 @@ class Evictions:
 
     async def evict(self, pods: Iterable[str]) -> None:
         """Evict pods ("namespace/name") by the Eviction API. Raises ClickException."""
-        from gpuplane.kubernetes.client.connection import ApiServerError, connect
-
         due = [pod for pod in dict.fromkeys(pods) if POD.fullmatch(pod) and self._is_due(pod)]
         if not due:
             return
@@ -57,14 +56,12 @@ class Evictions:
         return pod not in self._asked and time.monotonic() - self._refused_at.get(pod, -AGAIN) >= AGAIN
 
 
-async def _evict(client: "httpx2.AsyncClient", namespace: str, name: str) -> None:
+async def _evict(client: "ApiClient", namespace: str, name: str) -> None:
     """Raises ApiServerError."""
-    from gpuplane.kubernetes.client.connection import ApiServerError, send_object
-
     metadata = {"name": name, "namespace": namespace}
     body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
     try:
-        await send_object(client, "POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
+        await client.send("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
     except ApiServerError as error:
         if error.code != GONE:
             raise

@@ -1,0 +1,52 @@
+"""Bodies and lines of answers, read so that no server can fill our memory or keep us busy."""
+
+import time
+from collections.abc import AsyncIterator
+
+import httpx2
+
+from gpuplane.kubernetes.client.errors import AnswerTooLarge, ApiServerError
+
+LARGEST_ANSWER = 4 << 20
+"""Bytes of one answer, or of a stream at once. An object has at most 1.5 MiB in etcd, and some more as JSON."""
+STREAM_RATE = 256 << 10
+"""Bytes that a stream may send in addition in each second: an object of that size every few seconds."""
+SMALLEST_PIECE = 1 << 10
+"""The fewest bytes that a piece counts for, however small it is: each takes time."""
+
+
+async def read_body(answer: httpx2.Response) -> bytes:
+    """The whole body of a response. Raises ApiServerError for one that is larger than any object."""
+    content, total = bytearray(), 0
+    async for piece in answer.aiter_raw():
+        content += piece
+        total += max(len(piece), SMALLEST_PIECE)
+        if total > LARGEST_ANSWER:
+            raise AnswerTooLarge(
+                f"{_url(answer)} answers with more than {LARGEST_ANSWER >> 20} MiB: is it an API server?"
+            )
+    return bytes(content)
+
+
+async def read_lines(answer: httpx2.Response) -> AsyncIterator[bytes]:
+    """The whole lines of a stream. Raises ApiServerError for a line that is larger than any object, and for a flood of
+    them."""
+    rest, total, began = bytearray(), 0, time.monotonic()
+    async for piece in answer.aiter_raw():
+        total += max(len(piece), SMALLEST_PIECE)
+        if total > LARGEST_ANSWER + STREAM_RATE * (time.monotonic() - began):
+            raise ApiServerError(f"{_url(answer)} sends more data than these changes need: is it an API server?")
+        rest += piece
+        if b"\n" in piece:
+            *whole, last = bytes(rest).split(b"\n")
+            rest = bytearray(last)
+            for line in whole:
+                yield line
+        if len(rest) > LARGEST_ANSWER:
+            raise ApiServerError(
+                f"{_url(answer)} sends a line of more than {LARGEST_ANSWER >> 20} MiB: is it an API server?"
+            )
+
+
+def _url(answer: httpx2.Response) -> str:
+    return str(answer.url.copy_with(query=None))

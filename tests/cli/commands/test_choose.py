@@ -190,4 +190,5 @@ def test_what_cannot_be_asked_and_what_cannot_be(status: int, arguments: tuple[o
 
     assert shown.exit_code == status
     assert shown.stdout == ""
-    golden(shown.stderr, " ".join(map(str, arguments)).replace(str(find_machine_file("t4").parent), "PROFILES"))
+    profiles = str(find_machine_file("t4").parent)
+    golden(shown.stderr.replace(profiles, "PROFILES"), " ".join(map(str, arguments)).replace(profiles, "PROFILES"))

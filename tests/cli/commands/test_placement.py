@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from gpuplane.cli import root_command
 from gpuplane.cli.commands.placement import explain, plan
-from gpuplane.cli.kit import cluster
+from gpuplane.cli.kit import presenter
 from tests.cluster.reading.small import node, objects, pod
 
 ROOT = Path(__file__).parents[3]
@@ -36,7 +36,7 @@ def ask(*words: object) -> Result:
 @pytest.fixture
 def person(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reads the result on a terminal."""
-    for module in (cluster, explain, plan):
+    for module in (presenter, plan):
         monkeypatch.setattr(module, "is_terminal", lambda: True)
 
 

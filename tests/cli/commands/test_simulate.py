@@ -16,8 +16,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli.commands.simulate import QUEUES, SUFFIXES, command
-from gpuplane.cli.commands.simulate.output import _significant, draw
+from gpuplane.cli.commands.simulate.output import _significant, page
 from gpuplane.cli.kit import cluster
+from gpuplane.cli.kit.presenter import print_page
 from gpuplane.cluster.simulation.plot import FORMATS, plot
 from gpuplane.cluster.simulation.report import Report
 from gpuplane.cluster.simulation.scenario import Queue
@@ -326,7 +327,7 @@ def test_tables_fit_a_terminal(
     policies = ("binpack", "spread", "waste-price:1+spread:0.1")
     found = document(*trace, "--seeds", "1-3", "--policy", ",".join(policies), "--fewer", *queue)
     monkeypatch.setenv("COLUMNS", f"{width}")
-    draw(msgspec.convert(found, Report))
+    print_page(page(msgspec.convert(found, Report)))
     shown = capsys.readouterr().out
 
     assert max(map(len, shown.splitlines())) <= width

@@ -1,32 +1,23 @@
 """`gpuplane choose`: which devices a node would advise, and why."""
 
-import os
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
 import click
 
-from gpuplane.base import files
-from gpuplane.base.document import MAX_BYTES
-from gpuplane.base.strict import InvalidInput
 from gpuplane.base.text import format_count, tab_separated
-from gpuplane.cli.kit.messages import marked, told
-from gpuplane.cli.kit.options import PATH, Machine, OneOf, misuse
+from gpuplane.cli.kit.messages import marked
+from gpuplane.cli.kit.observed import observed_snapshot
+from gpuplane.cli.kit.options import PATH, Machine, OneOf, json_option, misuse
+from gpuplane.cli.kit.presenter import Block, Table, print_json, print_result, unbroken
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.choice.affinity import Policy
 from gpuplane.node.core.choice.explanation import ChoiceExplanation, explain_choice
-from gpuplane.node.core.config.resolve import resolve_with_sources
-from gpuplane.node.core.step import step
-from gpuplane.node.hardware.described import machinefile
-from gpuplane.node.hardware.described.profiles import find_machine_file
-from gpuplane.node.model.config import Config, Settings
-from gpuplane.node.model.encoding import format_json
-from gpuplane.node.model.facts import MachineObserved
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.views import OfferedDevice, Resource
 
+HEADINGS = ("affinity", "best 8 of the rest", "best 4", "best 2", "sets", "set with the lowest indices")
 DEVICES = "Devices, separated by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
 
 
@@ -45,7 +36,7 @@ DEVICES = "Devices, separated by commas: an index (0, 0:1 for MIG), one share of
 @click.option(
     "--policy", type=OneOf(get_args(Policy)), help="The allocation policy. Default: the one of the configuration."
 )
-@click.option("--json", "as_json", is_flag=True, help="The whole answer as one JSON document.")
+@json_option("The whole answer as one JSON document.")
 def command(
     machine: str,
     config: Path | None,
@@ -63,7 +54,7 @@ def command(
 
     Exit status 1 if a container that requests so many devices would not start; --json shows the advice even then.
     """
-    snapshot = _snapshot(machine, config)
+    snapshot = observed_snapshot(machine, config, Path("/"))
     offered = _resource(snapshot, resource)
     free, must = None if available is None else _named(offered, available), _named(offered, required)
     if free is not None and (missing := [id for id in must if id not in free]):
@@ -71,18 +62,14 @@ def command(
     if len(must) > size:
         raise misuse(f"--required has {format_count(len(must), 'device')}, more than --size {size}")
     choice = explain_choice(snapshot, offered.name, free, must, size, policy)
-    if as_json:
-        sys.stdout.buffer.write(format_json(choice))
     if choice.refusal_text:
+        if as_json:
+            print_json(choice)
         raise click.ClickException(choice.refusal_text)
-    if not as_json and sys.stdout.isatty():
-        draw(choice)
-    elif not as_json:
-        for line in lines(choice):
-            click.echo(line)
+    print_result(choice, _lines(choice), _page(choice), as_json=as_json)
 
 
-def lines(choice: ChoiceExplanation) -> Iterator[str]:
+def _lines(choice: ChoiceExplanation) -> Iterator[str]:
     """The answer for programs that read lines."""
     yield tab_separated("gpus", _set(choice))
     yield from (tab_separated("id", id) for id in choice.ids)
@@ -106,39 +93,32 @@ def lines(choice: ChoiceExplanation) -> Iterator[str]:
         yield tab_separated("note", choice.assumption)
 
 
-def draw(choice: ChoiceExplanation) -> None:
-    """Print the answer for a person."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    console.print(
-        f"[bold]{marked(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {marked(choice.choice_reason)}"
-    )
+def _page(choice: ChoiceExplanation) -> Iterator[Block]:
+    """The answer for a person."""
+    yield f"[bold]{marked(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {marked(choice.choice_reason)}"
     for id in choice.ids:
-        console.print(f"  {marked(id)}", soft_wrap=True)
+        yield unbroken(f"  {marked(id)}")
     if choice.affinity_bound:
         gap = 100 * (1 - choice.affinity / choice.affinity_bound)
-        console.print(
+        yield (
             f"affinity {choice.affinity}; the best set has {choice.affinity_bound} or less, so this set is at most "
             f"{gap:.0f} % below the best"
         )
     elif not choice.best_sets:
-        console.print(f"affinity {choice.affinity}")
+        yield f"affinity {choice.affinity}"
     if choice.best_sets:
-        heads = ("affinity", "best 8 of the rest", "best 4", "best 2", "sets", "set with the lowest indices")
-        table = Table(*heads, box=None, header_style="bold", pad_edge=False)
-        for n, kind in enumerate(choice.best_sets):
-            cells = (
-                str(kind.affinity),
-                *map(_points, kind.affinities_for_later_requests),
-                str(kind.set_count),
-                _comma(kind.example_gpu_indices),
+        rows = tuple(
+            (
+                str(each.affinity),
+                *map(_points, each.affinities_for_later_requests),
+                str(each.set_count),
+                _comma(each.example_gpu_indices),
             )
-            table.add_row(*cells, style="" if n else "green")
-        console.print(table)
+            for each in choice.best_sets
+        )
+        yield Table(HEADINGS, rows, give_way=HEADINGS[-1:], best_row=0)
     if choice.assumption:
-        console.print(f"[yellow]note[/yellow] {marked(choice.assumption)}")
+        yield f"[yellow]note[/yellow] {marked(choice.assumption)}"
 
 
 def _set(choice: ChoiceExplanation) -> str:
@@ -151,23 +131,6 @@ def _comma(each: Sequence[object] | Iterator[object]) -> str:
 
 def _points(worth: int | None) -> str:
     return "-" if worth is None else str(worth)
-
-
-def _snapshot(machine: str, config: Path | None) -> Snapshot:
-    """A node with this machine and configuration, of which no container holds anything."""
-    try:
-        described = find_machine_file(machine)
-        looked = machinefile.read_machine(files.read(described, MAX_BYTES), str(described))
-        settings = (
-            Settings()
-            if config is None
-            else resolve_with_sources(files.read(config, MAX_BYTES), str(config), {}, os.environ).settings
-        )
-    except InvalidInput as error:
-        raise click.ClickException(str(error)) from None
-    except OSError as error:
-        raise click.ClickException(told(error)) from None
-    return step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(looked), now=0.0)
 
 
 def _resource(snapshot: Snapshot, name: str | None) -> Resource:

@@ -14,7 +14,8 @@ from gpuplane.base.strict import InvalidInput
 from gpuplane.base.text import format_count, tab_separated
 from gpuplane.base.value import Value
 from gpuplane.cli.kit.messages import marked, say, told
-from gpuplane.cli.kit.options import PATH, Machine
+from gpuplane.cli.kit.options import PATH, Machine, json_option
+from gpuplane.cli.kit.presenter import Block, Table, print_json, print_result
 from gpuplane.node.core.config.flags import FLAGS, Flag
 from gpuplane.node.core.config.flagtable import flags_table
 from gpuplane.node.core.config.flagvalues import flag_texts_by_name
@@ -23,7 +24,6 @@ from gpuplane.node.core.config.resolve import ResolvedConfig, resolve_with_sourc
 from gpuplane.node.core.explanation import Explanation, UnitExplanation, explain_node
 from gpuplane.node.hardware.described import machinefile
 from gpuplane.node.hardware.described.profiles import find_machine_file
-from gpuplane.node.model.encoding import format_json
 
 
 def flags(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -67,7 +67,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("files", nargs=-1, required=True, type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: file → its errors, warnings and notes.")
+@json_option("One JSON document: file → its errors, warnings and notes.")
 @flags
 def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
     """Show what is wrong with each FILE, with line numbers. A directory stands for the files in it.
@@ -78,7 +78,7 @@ def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
     said = _said(parameters)
     found = {str(file): _checked(file, said) for path in files for file in _inside(path)}
     if as_json:
-        _print(found)
+        print_json(found)
     else:
         for name, each in found.items():
             _tell(name, each)
@@ -118,7 +118,7 @@ def _tell(name: str, checked: Checked) -> None:
 @command.command(name="explain")
 @click.argument("file", type=PATH)
 @click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
-@click.option("--json", "as_json", is_flag=True, help="The whole explanation as one JSON document.")
+@json_option("The whole explanation as one JSON document.")
 @flags
 def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) -> None:
     """Show what a node would advertise with FILE, and why: its GPUs, their names and ids, and the lines that decide."""
@@ -129,12 +129,7 @@ def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) 
         explanation = explain_node(read, resolved, read.lists_by_kind)
     except InvalidInput as invalid:
         raise click.ClickException(str(invalid)) from None
-    if as_json:
-        _print(_Full(explanation, resolved))
-    elif sys.stdout.isatty():
-        _draw(explanation)
-    else:
-        _list(explanation)
+    print_result(ExplainedConfig(explanation, resolved), _lines(explanation), _page(explanation), as_json=as_json)
 
 
 @command.command(name="reference")
@@ -147,15 +142,11 @@ class _Unreadable(click.ClickException):
     """A file that is not there, or not for us."""
 
 
-class _Full(Value):
+class ExplainedConfig(Value):
     """What `--json` shows."""
 
     explanation: Explanation
     resolved: ResolvedConfig
-
-
-def _print(value: object) -> None:
-    sys.stdout.buffer.write(format_json(value))
 
 
 def _inside(path: Path) -> list[Path]:
@@ -198,47 +189,42 @@ def _ids(unit: UnitExplanation) -> str:
     return f"{unit.ids[0]}…{len(unit.ids) - 1}"
 
 
-def _list(explanation: Explanation) -> None:
-    """For programs that read lines: no colours, no boxes, one line a thing, columns apart by tabs."""
+def _lines(explanation: Explanation) -> Iterator[str]:
+    """For programs that read lines: one line a thing, columns apart by tabs."""
     if explanation.waiting:
-        click.echo(tab_separated("waiting", explanation.waiting))
-    click.echo(tab_separated("strategy", ",".join(explanation.strategy.strategies), explanation.strategy.reason))
+        yield tab_separated("waiting", explanation.waiting)
+    yield tab_separated("strategy", ",".join(explanation.strategy.strategies), explanation.strategy.reason)
     for name, count in explanation.resources.items():
         cells = f"{count.devices}", f"{count.healthy} healthy", f"preferred: {count.preference}"
-        click.echo(tab_separated("resource", name, *cells))
+        yield tab_separated("resource", name, *cells)
     for row in _rows(explanation):
-        click.echo(tab_separated("unit", *row).rstrip("\t"))
+        yield tab_separated("unit", *row).rstrip("\t")
     for each in explanation.faults:
-        click.echo(tab_separated("fault", ", ".join(each.codes), each.change, ", ".join(each.sources)))
+        yield tab_separated("fault", ", ".join(each.codes), each.change, ", ".join(each.sources))
     for note in explanation.notes:
-        click.echo(tab_separated("note", note))
+        yield tab_separated("note", note)
 
 
-HEADS = ("GPU", "RESOURCE", "IDS", "DEVICE", "WHY")
+HEADINGS = ("GPU", "RESOURCE", "IDS", "DEVICE", "WHY")
 
 
-def _draw(explanation: Explanation) -> None:
+def _page(explanation: Explanation) -> Iterator[Block]:
     """For people."""
-    from rich.console import Console
-
-    from gpuplane.cli.kit.tables import table
-
-    console = Console(highlight=False)
     if explanation.waiting:
-        console.print(f"[yellow]Nothing would be advertised:[/yellow] {marked(explanation.waiting)}")
-    console.print(f"deviceListStrategy: {marked(str(explanation.strategy))}")
+        yield f"[yellow]Nothing would be advertised:[/yellow] {marked(explanation.waiting)}"
+    yield f"deviceListStrategy: {marked(str(explanation.strategy))}"
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy
         unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""
-        console.print(f"[bold]{name}: {count.devices}[/bold]{unhealthy}, preferred: {marked(count.preference)}")
-    rows = [
-        dict(zip(HEADS, (index, resource, ids, what, why + f"; unhealthy: {trouble}" * bool(trouble)), strict=True))
+        yield f"[bold]{name}: {count.devices}[/bold]{unhealthy}, preferred: {marked(count.preference)}"
+    rows = tuple(
+        (index, resource, ids, what, why + f"; unhealthy: {trouble}" * bool(trouble))
         for index, what, resource, ids, why, trouble in _rows(explanation)
-    ]
-    for line in table(HEADS, rows, console.width, ("DEVICE", "IDS", "WHY"), "WHY") if rows else ():
-        console.print(line, soft_wrap=True)
+    )
+    if rows:
+        yield Table(HEADINGS, rows, give_way=("DEVICE", "IDS", "WHY"), loose="WHY")
     for each in explanation.faults:
         where = marked(", ".join(each.sources))
-        console.print(f"[bold]{', '.join(each.codes)}[/bold]: {marked(each.change)} ({where})")
+        yield f"[bold]{', '.join(each.codes)}[/bold]: {marked(each.change)} ({where})"
     for note in explanation.notes:
-        console.print(f"[yellow]note[/yellow] {marked(note)}")
+        yield f"[yellow]note[/yellow] {marked(note)}"

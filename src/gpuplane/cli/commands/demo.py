@@ -1,6 +1,5 @@
 """`gpuplane demo`: the main job on screen, without a GPU, a cluster or root."""
 
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,8 @@ import msgspec
 from gpuplane.base import files
 from gpuplane.base.strict import InvalidInput
 from gpuplane.cli.kit import signals
-from gpuplane.cli.kit.options import Machine
+from gpuplane.cli.kit.options import Machine, json_option
+from gpuplane.cli.kit.presenter import is_terminal
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.sandbox.demo import Broken, Demo, Scene
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--profile", default="dgx-a100", show_default=True, type=Machine(), help="A profile's name, or a machine file."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document for each scene.")
+@json_option("One JSON document for each scene.")
 def command(profile: str, as_json: bool) -> None:
     """Show the main job: a node serves kubelet by its own protocol, and survives what happens to nodes.
 
@@ -71,4 +71,4 @@ def _print(number: int, scene: Scene) -> None:
 def _console() -> "Console":
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Console(highlight=False, emoji=False, soft_wrap=not is_terminal())

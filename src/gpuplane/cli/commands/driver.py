@@ -1,6 +1,5 @@
 """`gpuplane driver`: make the agent release the GPU driver, and resume it."""
 
-import sys
 import time
 from pathlib import Path
 
@@ -10,17 +9,16 @@ from gpuplane.base.text import clip
 from gpuplane.base.value import Value
 from gpuplane.cli.kit.agent import ask, show, state_dir
 from gpuplane.cli.kit.durations import Duration, boottime, span, wall
-from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import as_json
+from gpuplane.cli.kit.options import json_option
+from gpuplane.cli.kit.presenter import print_result
 from gpuplane.node.core.requests import driver_release_reason
 from gpuplane.node.model.control import MAX_DRIVER_RELEASE_SECONDS, GetNodeState, ReleaseDriver, ResumeDriver
-from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.status import DRIVER, DriverStatus
 
 PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
 
 
-class Told(Value):
+class DriverRelease(Value):
     """What `--json` shows."""
 
     released: bool
@@ -47,7 +45,7 @@ def command() -> None:
     help="How long: 90s, 10m, 2h; at most 7d.",
 )
 @click.option("--why", required=True, help="The reason, for everybody to see.")
-@as_json
+@json_option()
 @state_dir
 def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
     """Release the driver for a time. This replaces an earlier release.
@@ -64,25 +62,19 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
     was = (
         f" This replaces a release that had {span(before.until - picture.now)} left: {before.reason}." if before else ""
     )
-    _print(Told(True, clip(why), wall(seconds), before is not None), told + was, as_json)
+    found = DriverRelease(True, clip(why), wall(seconds), before is not None)
+    print_result(found, [told + was], as_json=as_json)
 
 
 @command.command()
-@as_json
+@json_option()
 @state_dir
 def take(as_json: bool, state_dir: Path) -> None:
     """Resume the driver before the release ends."""
     away = driver_release_reason(show(state_dir).snapshot)
     ask(state_dir, ResumeDriver(requested_at=boottime()))
     said = "The driver is resumed." if away else "The driver was not released."
-    _print(Told(False, "", None, bool(away)), said, as_json)
-
-
-def _print(told: Told, said: str, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.buffer.write(format_json(told))
-    else:
-        say(said)
+    print_result(DriverRelease(False, "", None, bool(away)), [said], as_json=as_json)
 
 
 def _settled(directory: Path) -> DriverStatus:

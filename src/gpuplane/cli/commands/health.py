@@ -1,6 +1,5 @@
 """`gpuplane health`: take a GPU out of service by hand, and give it back."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +10,8 @@ from gpuplane.base.text import Text, clip
 from gpuplane.base.value import Value
 from gpuplane.cli.kit.agent import ask, show, state_dir
 from gpuplane.cli.kit.durations import Duration, boottime, span, wall
-from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import as_json
+from gpuplane.cli.kit.options import json_option
+from gpuplane.cli.kit.presenter import print_json, print_result
 from gpuplane.cli.kit.progress import at_work
 from gpuplane.kubernetes.podref import ADMITTED_TEXT
 from gpuplane.node.core.allocations import held_allocations
@@ -28,7 +27,6 @@ from gpuplane.node.core.requests import driver_release_reason
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.control import MAX_DRAIN_SECONDS, DrainDevice, NodeState, RestoreDevice
-from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.health import NODE_RECORD_KEY, DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.node.model.status import plugin_part
 
@@ -86,7 +84,7 @@ def command() -> None:
     help="For how long: 90m, 2h, 14d. Default: until it is restored.",
 )
 @click.option("--why", required=True, help="The reason, for everybody to see.")
-@as_json
+@json_option()
 @state_dir
 def drain_device(device: str, seconds: float | None, why: str, as_json: bool, state_dir: Path) -> None:
     """Drain a device: no new container gets it. Running containers keep it.
@@ -101,16 +99,14 @@ def drain_device(device: str, seconds: float | None, why: str, as_json: bool, st
     until = f"for {span(seconds)}" if seconds is not None else "until it is restored"
     told = f"{_called(picture, uuid)} is drained {until}: {clip(why)}."
     unheard = tuple(_unheard(picture, uuid))
-    if as_json:
-        ends, holders_of = None if seconds is None else wall(seconds), _holders(picture, uuid)
-        _print(Drained(uuid, _index(picture, uuid), "drained", clip(why), ends, holders_of, unheard))
-    else:
-        say(" ".join([told, _held(_holders(picture, uuid)), *unheard]))
+    ends, holders = None if seconds is None else wall(seconds), _holders(picture, uuid)
+    drained = Drained(uuid, _index(picture, uuid), "drained", clip(why), ends, holders, unheard)
+    print_result(drained, [" ".join([told, _held(holders), *unheard])], as_json=as_json)
 
 
 @command.command(name="restore")
 @named
-@as_json
+@json_option()
 @state_dir
 def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
     """End a drain, and regard the device as repaired.
@@ -125,12 +121,12 @@ def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
     ask(state_dir, RestoreDevice(requested_at=boottime(), device=device))
     with at_work("restoring") as progress:
         outcome = _outcome(state_dir, uuid, progress, ended)
+    if outcome.recovered:
+        print_result(outcome, [outcome.result], as_json=as_json)
+        return
     if as_json:
-        _print(outcome)
-    if not outcome.recovered:
-        raise click.ClickException(f"{outcome.result}")
-    if not as_json:
-        say(outcome.result)
+        print_json(outcome)
+    raise click.ClickException(f"{outcome.result}")
 
 
 @command.command(name="reference")
@@ -245,10 +241,6 @@ def _index(picture: NodeState, uuid: str) -> str:
 
 def _called(picture: NodeState, uuid: str) -> str:
     return "The node" if uuid == NODE_RECORD_KEY else describe_devices([(uuid, _index(picture, uuid))])
-
-
-def _print(value: Value) -> None:
-    sys.stdout.buffer.write(format_json(value))
 
 
 def _sentence(text: Text) -> Text:

@@ -1,6 +1,5 @@
 """`gpuplane labels`: the labels of a node's GPUs, and where each is known from (docs/labels.md)."""
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,14 +8,14 @@ import click
 from gpuplane.base.text import tab_separated
 from gpuplane.base.value import Value
 from gpuplane.cli.kit.agent import show, state_dir
-from gpuplane.cli.kit.observed import snapshot_of
-from gpuplane.cli.kit.options import PATH, Machine, misuse
+from gpuplane.cli.kit.observed import observed_snapshot
+from gpuplane.cli.kit.options import PATH, Machine, json_option, misuse
+from gpuplane.cli.kit.presenter import Table, print_result
 from gpuplane.node.core.advertising import missing_information_reason
 from gpuplane.node.core.labels.featurelabels import feature_labels
-from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.views import FeatureLabel
 
-HEADS = ("LABEL", "VALUE", "KNOWN FROM")
+HEADINGS = ("LABEL", "VALUE", "KNOWN FROM")
 
 
 class LabelsDocument(Value):
@@ -39,7 +38,7 @@ class LabelsDocument(Value):
     help="With --machine nvml: the driver root as this process sees it.",
 )
 @state_dir
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: label → its value and where it is from.")
+@json_option("One JSON document: label → its value and where it is from.")
 def command(
     machine: str | None, config: Path | None, driver_root_ctr_path: str, state_dir: Path, as_json: bool
 ) -> None:
@@ -52,29 +51,16 @@ def command(
             raise misuse("--config needs --machine: a running agent has a configuration of its own")
         snapshot = show(state_dir).snapshot
     else:
-        snapshot = snapshot_of(machine, config, Path(driver_root_ctr_path))
+        snapshot = observed_snapshot(machine, config, Path(driver_root_ctr_path))
     found = feature_labels(snapshot)
     if found is None:
         why = missing_information_reason(snapshot)
         raise click.ClickException(f"the labels are not known yet{f': {why.text}' if why else ''}")
-    if as_json:
-        sys.stdout.buffer.write(format_json(LabelsDocument(found)))
-    elif not found:
-        click.echo("This node has no labels: it has no GPUs.", err=True)
-    elif sys.stdout.isatty():
-        _draw(found)
-    else:
-        for key, label in found.items():
-            click.echo(tab_separated(f"{key}={label.value}", label.source))
-
-
-def _draw(found: Mapping[str, FeatureLabel]) -> None:
-    """For people."""
-    from rich.console import Console
-
-    from gpuplane.cli.kit.tables import table
-
-    console = Console(highlight=False)
-    rows = [dict(zip(HEADS, (key, each.value, f"{each.source}"), strict=True)) for key, each in found.items()]
-    for line in table(HEADS, rows, console.width, ("KNOWN FROM", "VALUE"), "KNOWN FROM"):
-        console.print(line, soft_wrap=True)
+    rows = tuple((key, label.value, f"{label.source}") for key, label in found.items())
+    print_result(
+        LabelsDocument(found),
+        (tab_separated(f"{key}={label.value}", label.source) for key, label in found.items()),
+        [Table(HEADINGS, rows, give_way=("KNOWN FROM", "VALUE"), loose="KNOWN FROM")],
+        as_json=as_json,
+        nothing_found="" if found else "This node has no labels: it has no GPUs.",
+    )

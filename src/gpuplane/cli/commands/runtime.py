@@ -13,11 +13,11 @@ from gpuplane.base.strict import InvalidInput
 from gpuplane.base.value import Value
 from gpuplane.cli.kit import signals
 from gpuplane.cli.kit.messages import fail, say
-from gpuplane.cli.kit.options import PATH, OneOf, misuse
+from gpuplane.cli.kit.options import PATH, OneOf, json_option, misuse
+from gpuplane.cli.kit.presenter import print_json
 from gpuplane.node.core.runtimes.plan import ChangeRecord, FileChange, format_version, unified_diff
 from gpuplane.node.host.runtimes import memories
 from gpuplane.node.host.runtimes.sources import Failed, Judged, Wish, judge
-from gpuplane.node.model.encoding import format_json
 
 STATE_DIR = Path("/var/lib/gpuplane-runtime")
 """Not the agent's, which its container can write: what is remembered decides what root writes where."""
@@ -122,7 +122,7 @@ def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     envvar="GPUPLANE_RUNTIME_STATE_DIR",
     help="The directory where changes are recorded.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@json_option("One JSON object.")
 @click.option(
     "--cdi.enabled",
     "--cdi.enable",
@@ -225,7 +225,7 @@ def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
 
 def _print(report: Report, as_json: bool, with_diff: bool) -> None:
     if as_json:
-        sys.stdout.buffer.write(format_json(report))
+        print_json(report)
         return
     for error in report.errors:
         fail(error)

@@ -15,7 +15,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # lost connections are no news
 
 from gpuplane.base.text import escape_unprintable
 from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import PATH
+from gpuplane.cli.kit.options import PATH, json_option
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.console import Console
 from gpuplane.sandbox.kubelet.messages import Message
@@ -41,7 +41,7 @@ def command() -> None:
     help="The sandbox resolves CDI devices with the specifications in this directory, as a container runtime does. "
     "You can give several; the last has priority. Default: the sandbox does not resolve CDI devices.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on each line.")
+@json_option("Print one JSON object on each line.")
 @click.option("--no-input", is_flag=True, help="Read no commands: run until a signal.")
 def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_input: bool) -> None:
     """Run the parts of a kubelet that deal with devices, and print what plugins do.

@@ -1,28 +1,26 @@
 """`gpuplane slices`: the ResourceSlices of a node (docs/resourceslices.md)."""
 
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
 
-from gpuplane.base.text import tab_separated
 from gpuplane.cli.kit.agent import ask, node_state, state_dir
 from gpuplane.cli.kit.messages import marked
-from gpuplane.cli.kit.observed import snapshot_of
-from gpuplane.cli.kit.options import PATH, Machine, OneOf, misuse
+from gpuplane.cli.kit.observed import observed_snapshot
+from gpuplane.cli.kit.options import PATH, Machine, OneOf, json_option, misuse
+from gpuplane.cli.kit.presenter import Block, Table, print_json, print_result, rows_as_lines
 from gpuplane.node.core.advertising import missing_information_reason
 from gpuplane.node.core.dra.publishing import manifest
 from gpuplane.node.core.dra.slices import resource_slices
 from gpuplane.node.core.reports.slices import report_slices
 from gpuplane.node.model.config import DraSettings, Settings
 from gpuplane.node.model.control import GetNodeState
-from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.inspection import SliceShown, SlicesShown
 from gpuplane.node.model.resourceslices import ResourceSlice
 from gpuplane.node.model.snapshot import Snapshot
 
-HEADS = ("GPU", "DEVICE", "STATE", "TAINTS", "DIFFERS IN")
+HEADINGS = ("GPU", "DEVICE", "STATE", "TAINTS", "DIFFERS IN")
 
 
 @click.command()
@@ -41,7 +39,7 @@ HEADS = ("GPU", "DEVICE", "STATE", "TAINTS", "DIFFERS IN")
 )
 @state_dir
 @click.option("-o", "--output", type=OneOf(("yaml", "json")), help="The slices as objects, as a template has them.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document; docs/resourceslices.md describes its keys.")
+@json_option("One JSON document; docs/resourceslices.md describes its keys.")
 def command(
     machine: str | None,
     config: Path | None,
@@ -64,24 +62,23 @@ def command(
         snapshot, node = node_state(answer).snapshot, answer.agent.node
         _require_published(snapshot, node)
     else:
-        snapshot, node = snapshot_of(machine, config, Path(driver_root_ctr_path)), node_name or "node"
+        snapshot, node = observed_snapshot(machine, config, Path(driver_root_ctr_path)), node_name or "node"
         snapshot = _with_dra(snapshot)
     wanted = resource_slices(snapshot, node)
     if wanted is None:
         why = missing_information_reason(snapshot)
         raise click.ClickException(f"the slices are not known yet{f': {why.text}' if why else ''}")
     shown = report_slices(snapshot, node, is_published=machine is None)
-    if as_json:
-        sys.stdout.buffer.write(format_json(shown))
-    elif output:
+    if output:
         _write_objects(wanted, output)
-    elif not wanted:
-        click.echo("The node publishes no ResourceSlice: no GPU of it can be given out whole.", err=True)
-    elif sys.stdout.isatty():
-        _draw(shown)
-    else:
-        for row in _rows(shown):
-            click.echo(tab_separated(*row))
+        return
+    print_result(
+        shown,
+        rows_as_lines(_rows(shown)),
+        _page(shown),
+        as_json=as_json,
+        nothing_found="" if wanted else "The node publishes no ResourceSlice: no GPU of it can be given out whole.",
+    )
 
 
 def _require_published(snapshot: Snapshot, node: str) -> None:
@@ -104,7 +101,7 @@ def _write_objects(wanted: Iterable[ResourceSlice], output: str) -> None:
     """The slices as kubectl takes them."""
     objects = [manifest(each) for each in wanted]
     if output == "json":
-        sys.stdout.buffer.write(format_json({"apiVersion": "v1", "kind": "List", "items": objects}))
+        print_json({"apiVersion": "v1", "kind": "List", "items": objects})
         return
     import yaml
 
@@ -120,15 +117,8 @@ def _row(slice: SliceShown) -> tuple[str, ...]:
     return slice.index, slice.device, slice.state, taints, ", ".join(slice.differing)
 
 
-def _draw(shown: SlicesShown) -> None:
+def _page(shown: SlicesShown) -> Iterator[Block]:
     """For people."""
-    from rich.console import Console
-
-    from gpuplane.cli.kit.tables import table
-
-    console = Console(highlight=False)
-    rows = [dict(zip(HEADS, row, strict=True)) for row in _rows(shown)]
-    for line in table(HEADS, rows, console.width, ("DIFFERS IN", "TAINTS"), "TAINTS"):
-        console.print(line, soft_wrap=True)
+    yield Table(HEADINGS, tuple(_rows(shown)), give_way=("DIFFERS IN", "TAINTS"), loose="TAINTS")
     if shown.reason and shown.state == "failing":
-        console.print(marked(shown.reason), soft_wrap=False)
+        yield marked(shown.reason)

@@ -1,7 +1,6 @@
 """The cluster that a command asks about: of an API server, or of a file that kubectl has written."""
 
 import asyncio
-import sys
 from collections.abc import Callable, Container, Iterable
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +10,7 @@ import click
 
 from gpuplane.base import files
 from gpuplane.base.strict import InvalidInput
-from gpuplane.base.text import clip, tab_separated
+from gpuplane.base.text import clip
 from gpuplane.cli.kit import options
 from gpuplane.cli.kit.messages import say, told
 from gpuplane.cli.kit.options import PATH
@@ -96,28 +95,6 @@ def require(package: str, what: str, extra: str = "placement") -> None:
     """Raises ClickException where a package is not installed that something needs, and that an extra brings."""
     if find_spec(package) is None:
         raise click.ClickException(f"{what} needs {package}, which is not installed: pip install 'gpuplane[{extra}]'")
-
-
-def write_rows(rows: Iterable[Iterable[str]]) -> None:
-    """Lines for a program, with tabs between the columns."""
-    for row in rows:
-        click.echo(tab_separated(*row))
-
-
-def draw_table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]], give_way: tuple[str, ...]) -> None:
-    """Rows for a person on a terminal. `give_way`: the columns whose cells go below their rows where it is narrow."""
-    from rich.console import Console
-
-    from gpuplane.cli.kit.tables import table
-
-    console = Console(highlight=False)
-    for line in table(heads, [dict(zip(heads, row, strict=True)) for row in rows], console.width, give_way):
-        console.print(line, soft_wrap=True)
-
-
-def is_terminal() -> bool:
-    """Whether a person reads the result."""
-    return sys.stdout.isatty()
 
 
 def _say_notes(notes: Iterable[Note]) -> None:

@@ -7,6 +7,7 @@ uses it too, so it imports little.
 import os
 import sys
 import textwrap
+from typing import TextIO
 
 from gpuplane.base.text import Text, escape_unprintable
 
@@ -17,9 +18,14 @@ def say(text: Text, *, err: bool = False) -> None:
     What cannot be printed, and could steer a terminal, is written as a program would write it.
     """
     stream = sys.stderr if err else sys.stdout
-    width = columns(stream.fileno()) if stream.isatty() else None
-    stream.write("".join(f"{fitted(escape_unprintable(line), width)}\n" for line in f"{text}".split("\n")))
+    stream.write(f"{fitted_to(stream, text)}\n")
     stream.flush()
+
+
+def fitted_to(stream: TextIO, text: Text) -> str:
+    """Lines of text as `say` writes them to a stream."""
+    width = columns(stream.fileno()) if stream.isatty() else None
+    return "\n".join(fitted(escape_unprintable(line), width) for line in f"{text}".split("\n"))
 
 
 def marked(text: Text) -> str:

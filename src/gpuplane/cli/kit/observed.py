@@ -25,7 +25,7 @@ PATIENCE = 60.0
 """Seconds for one look by NVML; a call of it may take a third, so that a GPU that hangs leaves time for the others."""
 
 
-def snapshot_of(machine: str, config: Path | None, driver_root: Path) -> Snapshot:
+def observed_snapshot(machine: str, config: Path | None, driver_root: Path) -> Snapshot:
     """A node with this machine and configuration. Raises ClickException."""
     try:
         settings = Settings()

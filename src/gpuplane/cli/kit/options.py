@@ -88,4 +88,6 @@ def kubeconfig(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return click.option("--kubeconfig", cls=Kubeconfig, type=PATH, envvar="KUBECONFIG", help=help)
 
 
-as_json = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def json_option(help: str = "One JSON document.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --json."""
+    return click.option("--json", "as_json", is_flag=True, help=help)

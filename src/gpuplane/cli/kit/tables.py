@@ -11,91 +11,106 @@ from rich.text import Text
 
 from gpuplane.base.text import on_one_line
 from gpuplane.base.value import Value
+from gpuplane.cli.kit.presenter import Table
 
-GAP = "  "
-INDENT, ROOM = 5, 30
-"""Cells that what is below a row is indented by at most, and that the last column is given before others give way."""
+COLUMN_GAP = "  "
+MAX_INDENT = 5
+"""Cells that what is below a row is indented by at most."""
+MIN_LOOSE_WIDTH = 30
+"""Cells that a loose column is given before others give way."""
 
-LABELS = {"HELD BY": "held by ", "FROM": "from ", "TO": "to "}
+LABEL_BY_HEADING = {"HELD BY": "held by ", "FROM": "from ", "TO": "to ", "set with the lowest indices": "set "}
 """What is said before a cell that is not in its column, where it would not be understood."""
 
 Cells = Mapping[str, str]
-"""The head of a column → what stands there in one row."""
+"""The heading of a column → what stands there in one row."""
 
-STYLES = {
+STYLE_BY_STATE = {
     **dict.fromkeys(("healthy", "ok"), "green"),
     **dict.fromkeys(
         ("suspect", "degraded", "drained", "probing", "withheld", "held", "not offered", "waiting"), "yellow"
     ),
     **dict.fromkeys(("unhealthy", "absent", "failing"), "red"),
 }
-"""The words that say how something stands."""
 
 
-class _Table(Value):
-    """`room`: the cells that each column takes; `loose`: the one that gives way row by row."""
+class _Layout(Value):
+    """How wide each column is, and which have a right edge."""
 
-    heads: tuple[str, ...]
-    room: Mapping[str, int]
+    width_by_heading: Mapping[str, int]
     width: int
     loose: str = ""
+    numeric: tuple[str, ...] = ()
 
     def fitting(self, give_way: Sequence[str]) -> Sequence[str]:
         """The columns that have room beside each other, where others give way in this order."""
-        shown = self.heads
-        for head in give_way:
-            if sum(self._least(each) + len(GAP) for each in shown) - len(GAP) <= self.width:
+        shown = tuple(self.width_by_heading)
+        for heading in give_way:
+            if sum(self._least(each) + len(COLUMN_GAP) for each in shown) - len(COLUMN_GAP) <= self.width:
                 break
-            shown = tuple(each for each in shown if each != head)
+            shown = tuple(each for each in shown if each != heading)
         return shown
 
-    def _least(self, head: str) -> int:
-        return min(self.room[head], ROOM) if head == self.loose else self.room[head]
+    def _least(self, heading: str) -> int:
+        width = self.width_by_heading[heading]
+        return min(width, MIN_LOOSE_WIDTH) if heading == self.loose else width
 
     def row(self, row: Cells, shown: Sequence[str]) -> Iterator[Text]:
         """The lines of a row. What has no room is below it."""
-        beside = _joined(row, shown, self.room)
+        beside = self.joined(row, shown)
         if self.loose in shown and beside.cell_len > self.width:
             shown = [each for each in shown if each != self.loose]
-            beside = _joined(row, shown, self.room)
+            beside = self.joined(row, shown)
         yield beside
-        below = [LABELS.get(head, "") + row[head] for head in self.heads if head not in shown and row[head]]
-        yield from _below(below, min(self.room[self.heads[0]] + len(GAP), INDENT), self.width)
+        below = [
+            LABEL_BY_HEADING.get(heading, "") + row[heading]
+            for heading in self.width_by_heading
+            if heading not in shown and row[heading]
+        ]
+        first = next(iter(self.width_by_heading.values()))
+        yield from _below(below, min(first + len(COLUMN_GAP), MAX_INDENT), self.width)
+
+    def joined(self, row: Cells, shown: Sequence[str]) -> Text:
+        """The cells beside each other."""
+        line = Text(COLUMN_GAP).join(self._padded(heading, row[heading]) for heading in shown)
+        line.rstrip()
+        return line
+
+    def _padded(self, heading: str, text: str) -> Text:
+        cell = Text(text, STYLE_BY_STATE.get(text, ""))
+        space = " " * (self.width_by_heading[heading] - cell.cell_len)
+        return Text(space) + cell if heading in self.numeric else cell + space
 
 
-def table(
-    heads: Sequence[str], rows: Sequence[Cells], width: int, give_way: Sequence[str] = (), loose: str = ""
-) -> Iterator[Text]:
-    """The lines of a table for a terminal of a width.
-
-    Columns `give_way` in this order, until the others have room; what stood in them is below each row. The last one
-    does so row by row where it is `loose`. A column in which nothing stands is left out.
-    """
-    rows = [{head: on_one_line(row[head]) for head in heads} for row in rows]
-    heads = tuple(head for head in heads if any(row[head] for row in rows))
-    room = {head: max(cell_len(row[head]) for row in ({head: head}, *rows)) for head in heads}
-    drawn = _Table(heads, room, width, loose)
-    shown = drawn.fitting(give_way)
-    title = _joined({head: head for head in heads}, shown, room)
+def table_lines(table: Table, width: int) -> Iterator[Text]:
+    """The lines of a table for a terminal of a width. A column in which nothing stands is left out."""
+    rows = [{heading: on_one_line(cell) for heading, cell in row.items()} for row in table.cells()]
+    layout = _Layout(_column_widths(table.headings, rows), width, table.loose, table.numeric)
+    shown = layout.fitting(table.give_way)
+    title = layout.joined({heading: heading for heading in table.headings}, shown)
     title.style = "bold"
     yield title
-    for row in rows:
-        yield from drawn.row(row, shown)
+    for number, row in enumerate(rows):
+        for line in layout.row(row, shown):
+            line.style = "green" if number == table.best_row else line.style
+            yield line
 
 
-def _joined(row: Cells, shown: Sequence[str], room: Mapping[str, int]) -> Text:
-    cells = (Text(row[head], STYLES.get(row[head], "")) for head in shown)
-    padded = (cell + " " * (room[head] - cell.cell_len) for cell, head in zip(cells, shown, strict=True))
-    joined = Text(GAP).join(padded)
-    joined.rstrip()
-    return joined
+def table_width(table: Table) -> int:
+    """How wide a table is where no column gives way."""
+    return max(line.cell_len for line in table_lines(table.but(give_way=(), loose=""), 0))
+
+
+def _column_widths(headings: Sequence[str], rows: Sequence[Cells]) -> dict[str, int]:
+    filled = [heading for heading in headings if any(row[heading] for row in rows)]
+    return {heading: max(cell_len(row[heading]) for row in ({heading: heading}, *rows)) for heading in filled}
 
 
 def _below(cells: Sequence[str], indent: int, width: int) -> Iterator[Text]:
     """As many cells in a line as have room there; one that is longer than a line is wrapped."""
     beside = ""
     for cell in cells:
-        longer = f"{beside}{GAP}{cell}" if beside else cell
+        longer = f"{beside}{COLUMN_GAP}{cell}" if beside else cell
         if beside and indent + cell_len(longer) > width:
             yield from paragraph(beside, width, indent, indent)
             longer = cell

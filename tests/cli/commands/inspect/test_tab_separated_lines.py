@@ -1,6 +1,6 @@
 """`gpuplane inspect` for programs that read lines: a word, then cells apart by tabs."""
 
-from gpuplane.cli.commands.inspect.lines import health_lines, lines
+from gpuplane.cli.commands.inspect.lines import health_lines, node_lines
 from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.control import NodeState
@@ -20,7 +20,7 @@ from tests.golden import Golden
 
 def cells(of: NodeState, word: str) -> list[list[str]]:
     """The cells of the lines that begin with a word."""
-    split = (line.split("\t") for line in lines(inspected(of)))
+    split = (line.split("\t") for line in node_lines(inspected(of)))
     return [line[1:] for line in split if line[0] == word]
 
 
@@ -31,7 +31,7 @@ def told(of: NodeState) -> list[list[str]]:
 
 def test_each_thing_is_a_line_of_cells_apart_by_tabs(golden: Golden) -> None:
     """Each id that kubelet is told is one; what is in a text cannot end a line or a cell."""
-    found = list(lines(inspected(shares("two\nlines\tof \x1bit"))))
+    found = list(node_lines(inspected(shares("two\nlines\tof \x1bit"))))
     assert [line.split("\t")[0] for line in found] == ["agent", "strategy", "device", "device", "device", "part"]
     assert not any("\n" in line or "\x1b" in line for line in found)
     golden(found)

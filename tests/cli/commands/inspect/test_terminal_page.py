@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuplane.cli.commands.inspect.lines import lines as tab_separated
+from gpuplane.cli.commands.inspect.lines import node_lines as tab_separated
 from gpuplane.cli.commands.inspect.page import health_page
 from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.model.config import (

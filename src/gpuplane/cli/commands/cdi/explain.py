@@ -9,10 +9,12 @@ import click
 import msgspec
 
 from gpuplane.base.text import Text, clip, group_by_key, join_first_names
-from gpuplane.cli.commands.cdi.specdirs import known, spec_dir
+from gpuplane.cli.commands.cdi.specdirs import read_registry, spec_dir
 from gpuplane.cli.kit import agent
 from gpuplane.cli.kit.agent import state_dir
 from gpuplane.cli.kit.messages import columns, fitted, say
+from gpuplane.cli.kit.options import json_option
+from gpuplane.cli.kit.presenter import Block, print_result, unbroken
 from gpuplane.node.core.containers.cdi.explanation import (
     DeviceResolution,
     EditExplanation,
@@ -24,9 +26,8 @@ from gpuplane.node.core.containers.cdi.hookactions import HookAction
 from gpuplane.node.core.containers.cdi.names import CDI_KINDS
 from gpuplane.node.core.containers.cdi.registry import Registry
 from gpuplane.node.model.cdi import Mount
-from gpuplane.node.model.encoding import format_json
 
-TITLES: dict[EditKind, str] = {
+TITLE_BY_KIND: dict[EditKind, str] = {
     "node": "device nodes",
     "env": "environment",
     "mount": "mounts",
@@ -35,7 +36,7 @@ TITLES: dict[EditKind, str] = {
     "group": "supplementary groups",
     "rdt": "Intel RDT, class of service",
 }
-FEW = 4
+MAX_NAMED = 4
 """So many things of a step are shown to a person one by one."""
 
 
@@ -46,7 +47,7 @@ Left = Mapping[str, Text] | None
 @click.command()
 @click.argument("devices", nargs=-1, required=True, metavar="DEVICE...")
 @spec_dir
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@json_option("One JSON document.")
 @state_dir
 def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bool, state_dir: Path) -> None:
     """Show what a container gets with these devices, which have qualified names such as nvidia.com/gpu=0.
@@ -57,16 +58,19 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
     1 if one cannot, so that no container with it can be created. Without a terminal the output has one item on each
     line, and tabs between columns.
     """
-    there = known(directories)
+    there = read_registry(directories)
     explanation = explain_devices(there, devices)
     unresolvable = any(told.problem for told in explanation.devices)  # which tells of wrong files where they matter
     left, unknown = _left_out([name for name in devices if name in there.devices], state_dir)
-    if as_json:
-        sys.stdout.buffer.write(format_json(document(explanation, there, left)))
-    else:
-        for trouble in filter(None, (*(() if unresolvable else there.problem_by_file.values()), unknown)):
-            say(trouble, err=True)
-        show(explanation, left or {})
+    if not as_json:
+        for problem in filter(None, (*(() if unresolvable else there.problem_by_file.values()), unknown)):
+            say(problem, err=True)
+    print_result(
+        document(explanation, there, left),
+        _lines(explanation, left or {}),
+        _page(explanation, left or {}),
+        as_json=as_json,
+    )
     if unresolvable:
         raise SystemExit(1)
 
@@ -102,18 +106,7 @@ def document(explanation: Explanation, there: Registry, left: Left) -> dict[str,
     }
 
 
-def show(explanation: Explanation, left: Mapping[str, Text]) -> None:
-    """Print the answer."""
-    if sys.stdout.isatty():
-        draw(explanation, left)
-        return
-    for line in lines(explanation):
-        click.echo(line)
-    for path, why in left.items():
-        click.echo(_line("left out", path, f"{why}"))
-
-
-def lines(explanation: Explanation) -> Iterator[str]:
+def _lines(explanation: Explanation, left: Mapping[str, Text]) -> Iterator[str]:
     """The answer for programs that read lines."""
     for told in explanation.devices:
         if told.problem:
@@ -130,6 +123,8 @@ def lines(explanation: Explanation) -> Iterator[str]:
         )
         for step in piece.hook_actions:
             yield _line("step", step.description, *step.targets)
+    for path, why in left.items():
+        yield _line("left out", path, f"{why}")
 
 
 def _line(*cells: str) -> str:
@@ -150,33 +145,30 @@ def _defined(told: DeviceResolution) -> str:
     return f"{told.file} ({_version(told)}){before}"
 
 
-def draw(explanation: Explanation, left: Mapping[str, Text]) -> None:
-    """Print the answer for a person."""
-    from rich.console import Console
+def _page(explanation: Explanation, left: Mapping[str, Text]) -> Iterator[Block]:
+    """The answer for a person."""
     from rich.markup import escape
 
-    console, width = Console(highlight=False), columns(sys.stdout.fileno())
+    width = columns(sys.stdout.fileno())
     for told in explanation.devices:
         how, style = (f"cannot be used: {told.problem}", "red") if told.problem else (_defined(told), "")
         whole = escape(fitted(f"{told.name}  {how}", width).removeprefix(told.name))
         painted = f"[{style}]{whole}[/]" if style else whole
-        console.print(f"[bold]{escape(told.name)}[/bold]{painted}", soft_wrap=True)
+        yield unbroken(f"[bold]{escape(told.name)}[/bold]{painted}")
     if any(told.problem for told in explanation.devices):
-        console.print("[red]A container that requests all of this cannot be created.[/red]")
+        yield "[red]A container that requests all of this cannot be created.[/red]"
     mounts = {mount.container_path: mount for mount in explanation.edits.mounts}
     for kind, pieces in groupby(explanation.edit_explanations, key=lambda piece: piece.kind):
-        console.print(f"[bold]{TITLES[kind]}[/bold]")
+        yield f"[bold]{TITLE_BY_KIND[kind]}[/bold]"
         for whose, alike in groupby(pieces, key=lambda piece: piece.devices_or_kinds):
             head = fitted(f"  with {_whose(whose, explanation)}", width)
-            console.print(f"[dim]{escape(head)}[/dim]", soft_wrap=True)
+            yield unbroken(f"[dim]{escape(head)}[/dim]")
             for line in _mounts(mounts[each.edit_text] for each in alike) if kind == "mount" else _all(alike):
-                console.print(escape(fitted(f"    {line}", width)), soft_wrap=True)
+                yield unbroken(escape(fitted(f"    {line}", width)))
     if left:
-        console.print("[bold]left out[/bold], because users other than root could change these paths")
+        yield "[bold]left out[/bold], because users other than root could change these paths"
     for why, paths in group_by_key((why, path) for path, why in left.items()):
-        console.print(
-            escape(fitted(f"    {_printable(f'{join_first_names(paths, FEW)}: {why}')}", width)), soft_wrap=True
-        )
+        yield unbroken(escape(fitted(f"    {_printable(f'{join_first_names(paths, MAX_NAMED)}: {why}')}", width)))
 
 
 def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
@@ -194,7 +186,7 @@ def _all(pieces: Iterable[EditExplanation]) -> Iterator[str]:
 
 
 def _step(step: HookAction) -> str:
-    return step.description + (f": {_printable(join_first_names(step.targets, FEW))}" if step.targets else "")
+    return step.description + (f": {_printable(join_first_names(step.targets, MAX_NAMED))}" if step.targets else "")
 
 
 def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
@@ -203,7 +195,7 @@ def _mounts(mounts: Iterable[Mount]) -> Iterator[str]:
         names = [_parts(mount.container_path)[1] for mount in each]
         host = "" if source == folder else f"from {source}"
         how = f"({','.join(options)})" if options else ""
-        yield "  ".join(filter(None, map(_printable, (folder, join_first_names(names, FEW), host, how))))
+        yield "  ".join(filter(None, map(_printable, (folder, join_first_names(names, MAX_NAMED), host, how))))
 
 
 def _place(mount: Mount) -> tuple[str, str, tuple[str, ...]]:

@@ -11,7 +11,7 @@ import msgspec
 from gpuplane.cli.kit import signals
 from gpuplane.cli.kit.agent import NoAgent, show, state_dir
 from gpuplane.cli.kit.messages import say, told
-from gpuplane.cli.kit.options import PATH
+from gpuplane.cli.kit.options import PATH, json_option
 from gpuplane.kubernetes.podref import ADMITTED_TEXT
 from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.commands import USUAL_CDI_DIR
@@ -45,7 +45,7 @@ from gpuplane.node.model.snapshot import Allocation
         "start again."
     ),
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: what was removed.")
+@json_option("One JSON document: what was removed.")
 @state_dir
 def command(cdi_dir: Path, kubelet_root: Path, force: bool, as_json: bool, state_dir: Path) -> None:
     """Remove the specifications of this agent, and those that NVIDIA's device plugin has left.

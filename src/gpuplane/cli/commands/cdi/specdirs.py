@@ -11,16 +11,16 @@ from gpuplane.cli.kit.options import PATH
 from gpuplane.node.core.containers.cdi.registry import DEFAULT_SPEC_DIRECTORIES, Registry, build_registry
 from gpuplane.node.host.specfiles import found, paths
 
-FEW = 3
+MAX_NAMED_DEVICES = 3
 """So many names of those that files have in common are told."""
 
-ENVIRONMENT = "NVIDIA_CTK_CDI_SPEC_DIRS"  # with commas between, as NVIDIA's command has it
+SPEC_DIRS_VARIABLE = "NVIDIA_CTK_CDI_SPEC_DIRS"  # with commas between, as NVIDIA's command has it
 
 
-def _named(context: click.Context, parameter: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
+def _given_or_default(context: click.Context, parameter: click.Parameter, given: tuple[Path, ...]) -> tuple[Path, ...]:
     if given:
         return given
-    named = [each.strip() for each in os.environ.get(ENVIRONMENT, "").split(",")]
+    named = [each.strip() for each in os.environ.get(SPEC_DIRS_VARIABLE, "").split(",")]
     return tuple(map(Path, filter(None, named))) or tuple(map(Path, DEFAULT_SPEC_DIRECTORIES))
 
 
@@ -30,18 +30,18 @@ spec_dir = click.option(
     multiple=True,
     type=PATH,
     metavar="DIR",
-    callback=_named,
+    callback=_given_or_default,
     help="A directory of specifications; if there are several, the last has priority. Default: "
-    f"${ENVIRONMENT} (with commas), else {' and '.join(DEFAULT_SPEC_DIRECTORIES)}.",
+    f"${SPEC_DIRS_VARIABLE} (with commas), else {' and '.join(DEFAULT_SPEC_DIRECTORIES)}.",
 )
 
 
-def known(directories: tuple[Path, ...]) -> Registry:
+def read_registry(directories: tuple[Path, ...]) -> Registry:
     """What the files there define now."""
     return build_registry(found(directories))
 
 
-def looked_into(directory: Path) -> str:
+def describe_directory(directory: Path) -> str:
     """What was found in a directory, in a sentence without its end."""
     try:
         count = len(paths(directory))
@@ -52,12 +52,12 @@ def looked_into(directory: Path) -> str:
     return f"{directory} has {format_count(count, 'specification')}"
 
 
-def troubles(known: Registry) -> Iterator[str]:
+def problem_lines(registry: Registry) -> Iterator[str]:
     """What is wrong with the files, a line each: those that count for nothing, and those that define the same."""
-    yield from known.problem_by_file.values()
+    yield from registry.problem_by_file.values()
     together: dict[tuple[str, ...], list[str]] = {}
-    for name, files in known.conflicting_files_by_device.items():
+    for name, files in registry.conflicting_files_by_device.items():
         together.setdefault(files, []).append(name)
     for files, names in together.items():
-        devices = join_first_names(names, FEW)
+        devices = join_first_names(names, MAX_NAMED_DEVICES)
         yield f"{' and '.join(files)} define these devices with equal priority, so no runtime uses them: {devices}"

@@ -13,11 +13,11 @@ from gpuplane.base.strict import InvalidInput
 from gpuplane.base.text import format_count
 from gpuplane.base.value import Value
 from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import PATH
+from gpuplane.cli.kit.options import PATH, json_option
+from gpuplane.cli.kit.presenter import print_json
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems, parse_spec, runtime_refusal_problems
 from gpuplane.node.core.containers.cdi.version import lowest_version
 from gpuplane.node.host.specfiles import content
-from gpuplane.node.model.encoding import format_json
 
 
 class Judged(Value):
@@ -35,7 +35,7 @@ class Judged(Value):
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="One JSON document, with the mistakes of each file.")
+@json_option("One JSON document, with the mistakes of each file.")
 def command(files: tuple[Path, ...], as_json: bool) -> None:
     """Check CDI specifications, YAML or JSON, against the rules of CDI; - is standard input.
 
@@ -46,7 +46,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
     judged = [_judged(file) for file in files]
     if as_json:
         document = {"files": [msgspec.structs.asdict(each) for each in judged]}  # every key is always there
-        sys.stdout.buffer.write(format_json(document))
+        print_json(document)
     else:
         for each in judged:
             for line in _lines(each):

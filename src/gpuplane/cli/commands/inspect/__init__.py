@@ -6,17 +6,18 @@ People get a page, programs lines or a JSON document; docs/inspect.md describes 
 
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import click
 import msgspec
 
-from gpuplane.cli.kit.agent import STATE_DIR, ask, node_state, show, state_dir
-from gpuplane.cli.kit.options import OneOf
+from gpuplane.cli.kit.agent import ask, node_state, show, state_dir
+from gpuplane.cli.kit.options import OneOf, json_option
+from gpuplane.cli.kit.presenter import Block, print_json, print_lines, print_result
 from gpuplane.node.core.reports.inspection.report import build_inspection, health_inspection
 from gpuplane.node.model.control import GetNodeState
-from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.inspection import HealthInspection, Inspection
 
 
@@ -24,7 +25,7 @@ from gpuplane.node.model.inspection import HealthInspection, Inspection
 @click.argument("what", required=False, type=OneOf(["health"]))
 @state_dir
 @click.option("--watch", is_flag=True, help="Show the output again after each change, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document; docs/inspect.md describes its keys.")
+@json_option("One JSON document; docs/inspect.md describes its keys.")
 @click.option(
     "--snapshot", is_flag=True, help="Everything that the agent knows, for a bug report; its keys may change."
 )
@@ -40,7 +41,7 @@ def command(what: str | None, state_dir: Path, watch: bool, as_json: bool, snaps
             "--snapshot cannot be combined with other options: it prints everything as one JSON document"
         )
     if snapshot:
-        sys.stdout.buffer.write(format_json(show(state_dir)))
+        print_json(show(state_dir))
     elif watch:
         _watch(state_dir, bool(what), as_json)
     else:
@@ -50,12 +51,12 @@ def command(what: str | None, state_dir: Path, watch: bool, as_json: bool, snaps
 def _once(directory: Path, about_health: bool, as_json: bool) -> None:
     answer = ask(directory, GetNodeState())
     whole = build_inspection(node_state(answer), answer.agent, time.time())
-    if as_json:
-        sys.stdout.buffer.write(format_json(_document(whole, about_health)))
-    elif sys.stdout.isatty():
-        draw(whole, about_health, directory)
-    else:
-        write(whole, about_health)
+    print_result(
+        _document(whole, about_health),
+        _lines(whole, about_health),
+        _page(whole, about_health, directory),
+        as_json=as_json,
+    )
 
 
 def _watch(directory: Path, about_health: bool, as_json: bool) -> None:
@@ -82,21 +83,18 @@ def _write_document(whole: Inspection, about_health: bool) -> None:
 
 def _write_block(whole: Inspection, about_health: bool) -> None:
     """Lines, and an empty one behind them."""
-    write(whole, about_health, end="\n\n")
+    print_lines([*_lines(whole, about_health), ""])
 
 
-def write(whole: Inspection, about_health: bool, end: str = "\n") -> None:
-    """Print lines, all at once."""
-    from gpuplane.cli.commands.inspect.lines import health_lines, lines
+def _lines(whole: Inspection, about_health: bool) -> Iterator[str]:
+    """For programs that read lines."""
+    from gpuplane.cli.commands.inspect.lines import health_lines, node_lines
 
-    found = "\n".join((health_lines if about_health else lines)(whole))
-    click.echo(found + end, nl=False)
+    yield from (health_lines if about_health else node_lines)(whole)
 
 
-def draw(whole: Inspection, about_health: bool, directory: Path = STATE_DIR) -> None:
-    """Print a page."""
-    from rich.console import Console
-
+def _page(whole: Inspection, about_health: bool, directory: Path) -> Iterator[Block]:
+    """For people."""
     from gpuplane.cli.commands.inspect.page import Page, health_page, node_page
 
-    Console(highlight=False).print(Page(health_page if about_health else node_page(directory), whole), crop=False)
+    yield Page(health_page if about_health else node_page(directory), whole)

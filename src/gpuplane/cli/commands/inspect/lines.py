@@ -23,7 +23,7 @@ from gpuplane.node.core.dra.twice import OFFERED_TWICE_TEXT
 from gpuplane.node.model.inspection import Device, Inspection, Node
 
 
-def lines(whole: Inspection) -> Iterator[str]:
+def node_lines(whole: Inspection) -> Iterator[str]:
     """A line a thing; of devices one for each id that kubelet is told."""
     agent, driver, strategy = whole.agent, whole.driver, whole.device_list_strategy
     runs, ready = lasting(whole, agent.started), "ready" if whole.ready else "not ready"

@@ -22,7 +22,8 @@ from gpuplane.cli.commands.inspect.rows import (
     uncounted_beside_waiting,
     until,
 )
-from gpuplane.cli.kit.tables import Cells, paragraph, table
+from gpuplane.cli.kit.presenter import Table
+from gpuplane.cli.kit.tables import paragraph, table_lines
 from gpuplane.node.core.commands import INSPECT_HEALTH, command_line, unusual_state_dir
 from gpuplane.node.core.devicenames import describe_part_of
 from gpuplane.node.core.dra.twice import OFFERED_TWICE_TEXT
@@ -60,7 +61,7 @@ def page(whole: Inspection, width: int, state_dir: str = "") -> Lines:
     yield from _head(whole, width)
     if whole.devices:
         yield Text()
-        yield from table(DEVICE, [_cells(row) for row in rows(whole)], width, GIVE_WAY, "HELD BY")
+        yield from table_lines(Table(DEVICE, tuple(map(_cells, rows(whole))), GIVE_WAY, "HELD BY"), width)
     if found := list(causes(whole)):
         yield Text()
         for cause in found:
@@ -71,10 +72,10 @@ def page(whole: Inspection, width: int, state_dir: str = "") -> Lines:
         yield from _styled(paragraph(f"How to repair it: {command_line(INSPECT_HEALTH, state_dir)}", width), "dim")
     if whole.resources:
         yield Text()
-        yield from table(RESOURCE, [_resource(each) for each in whole.resources], width, ("OF", "SHARED"))
+        yield from table_lines(Table(RESOURCE, tuple(map(_resource, whole.resources)), ("OF", "SHARED")), width)
     if whole.parts:
         yield Text()
-        yield from table(PART, list(_parts(whole)), width, (), "REASON")
+        yield from table_lines(Table(PART, tuple(_parts(whole)), loose="REASON"), width)
 
 
 def node_page(directory: Path) -> Write:
@@ -86,7 +87,7 @@ def health_page(whole: Inspection, width: int) -> Lines:
     """How the devices stand, since when and why, what ends that and what to do."""
     yield from _notes(whole, width)
     if whole.devices:
-        yield from table(HEALTH, list(_health(whole)), width, ("ID",))
+        yield from table_lines(Table(HEALTH, tuple(_health(whole)), ("ID",)), width)
     for cause in causes(whole):
         yield Text()
         yield from _cause(cause, width, lasting(whole, cause.since))
@@ -180,10 +181,8 @@ def _styled(lines: Lines, style: str) -> Lines:
         yield each
 
 
-def _cells(row: Row) -> Cells:
-    return dict(
-        zip(DEVICE, (row.index, row.model, row.memory, row.resource, row.state, row.device, row.held_by), strict=True)
-    )
+def _cells(row: Row) -> tuple[str, ...]:
+    return row.index, row.model, row.memory, row.resource, row.state, row.device, row.held_by
 
 
 def _cause(cause: Cause, width: int, lasts: str = "") -> Lines:
@@ -193,21 +192,18 @@ def _cause(cause: Cause, width: int, lasts: str = "") -> Lines:
     yield from paragraph(stands + f": {cause.reason}" * bool(cause.reason), width)
 
 
-def _resource(each: Resource) -> Cells:
+def _resource(each: Resource) -> tuple[str, ...]:
     held = "unknown" if each.held is None else str(each.held)
     shared = "" if each.sharing == "none" else each.sharing
-    cells = (each.name, str(each.devices), str(each.healthy), held, shared, gib(each.share_memory_bytes))
-    return dict(zip(RESOURCE, cells, strict=True))
+    return each.name, str(each.devices), str(each.healthy), held, shared, gib(each.share_memory_bytes)
 
 
-def _parts(whole: Inspection) -> Iterator[Cells]:
+def _parts(whole: Inspection) -> Iterator[tuple[str, ...]]:
     """What fails comes first."""
     for part in sorted(whole.parts, key=lambda part: ORDER.index(part.state)):
-        cells = (part.name, part.state, lasting(whole, part.since), f"{part.reason}")
-        yield dict(zip(PART, cells, strict=True))
+        yield part.name, part.state, lasting(whole, part.since), f"{part.reason}"
 
 
-def _health(whole: Inspection) -> Iterator[Cells]:
+def _health(whole: Inspection) -> Iterator[tuple[str, ...]]:
     for device in whole.devices:
-        cells = (device.index or "-", state(device), lasting(whole, device.since), device.uuid)
-        yield dict(zip(HEALTH, cells, strict=True))
+        yield device.index or "-", state(device), lasting(whole, device.since), device.uuid

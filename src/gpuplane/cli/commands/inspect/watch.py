@@ -17,6 +17,7 @@ from gpuplane.base.value import Value
 from gpuplane.cli.commands.inspect.page import Page, Write
 from gpuplane.cli.kit.agent import NoAgent, ask, node_state
 from gpuplane.cli.kit.durations import span
+from gpuplane.cli.kit.presenter import console
 from gpuplane.cli.kit.signals import heed, whole
 from gpuplane.node.core.reports.inspection.report import build_inspection, inspection_without_times
 from gpuplane.node.model.control import ControlResponse, GetNodeState
@@ -76,10 +77,9 @@ def changes(looks: Iterator[Look], told: Callable[[Inspection], object], write: 
 
 def redraw(looks: Iterator[Look], write: Write) -> None:
     """Draw each look over the one before. What has no room on the terminal is left out until the end."""
-    from rich.console import Console
     from rich.live import Live
 
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
+    with Live(console=console(), auto_refresh=False) as live:
         for look in looks:
             note = (
                 f"{look.away}. This page shows the agent's last answer, {span(time.time() - look.at)} old."

@@ -18,7 +18,7 @@ from gpuplane.cli.commands.mig.requested import (
     where,
 )
 from gpuplane.cli.kit.agent import state_dir
-from gpuplane.cli.kit.options import as_json
+from gpuplane.cli.kit.options import json_option
 from gpuplane.node.core.partitions.entries import layouts_of_entries
 from gpuplane.node.model.partitions import LayoutRequest
 
@@ -39,7 +39,7 @@ from gpuplane.node.model.partitions import LayoutRequest
 @kubeconfig
 @wait
 @dry_run
-@as_json
+@json_option()
 @machine
 @kubelet_root
 @state_dir

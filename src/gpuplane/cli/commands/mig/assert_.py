@@ -10,12 +10,11 @@ from gpuplane.base.value import Value
 from gpuplane.cli.commands.mig.options import chosen, config_file, machine, mode_only, selected_config
 from gpuplane.cli.commands.mig.seen import seen_gpus
 from gpuplane.cli.kit.agent import state_dir
-from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import as_json, misuse
+from gpuplane.cli.kit.options import json_option, misuse
+from gpuplane.cli.kit.presenter import print_result
 from gpuplane.node.core.partitions.cards import profiles_of
 from gpuplane.node.core.partitions.comparison import difference
 from gpuplane.node.core.partitions.entries import gpus_of_entry, layouts_of_entries
-from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.partitions import MigConfigEntry
 
@@ -48,7 +47,7 @@ class Assertion(Value):
     envvar="MIG_PARTED_VALID_CONFIG",
     help="Only check that the file is valid and has the configuration.",
 )
-@as_json
+@json_option()
 @machine
 @state_dir
 def command(
@@ -72,18 +71,18 @@ def command(
         gpus = seen_gpus(machine, state_dir)
         asserted = _asserted(entries_of(gpus), gpus, mode_only=mode_only)
     matches = all(each.matches for each in asserted)
-    if as_json:
-        sys.stdout.buffer.write(format_json(Assertion(config=name, matches=matches, gpus=asserted)))
-    elif valid_config:
-        say(f"{config_file}: the configuration {name} is valid")
-    else:
-        for each in asserted:
-            if not each.matches:
-                say(f"GPU {each.index} ({each.uuid}): {each.difference}")
-        if matches:
-            what = "the MIG mode" if mode_only else "the layout"
-            say(f"{format_count(len(asserted), 'GPU')} have {what} of {name}" if asserted[1:] else f"{name} is applied")
+    lines = [f"{config_file}: the configuration {name} is valid"] if valid_config else _lines(asserted, name, mode_only)
+    print_result(Assertion(config=name, matches=matches, gpus=asserted), lines, as_json=as_json)
     sys.exit(not matches)
+
+
+def _lines(asserted: tuple[Asserted, ...], name: str, mode_only: bool) -> list[Text]:
+    differing: list[Text] = [
+        f"GPU {each.index} ({each.uuid}): {each.difference}" for each in asserted if not each.matches
+    ]
+    what = "the MIG mode" if mode_only else "the layout"
+    all_match = f"{format_count(len(asserted), 'GPU')} have {what} of {name}" if asserted[1:] else f"{name} is applied"
+    return differing or [all_match]
 
 
 def _asserted(entries: tuple[MigConfigEntry, ...], gpus: tuple[Gpu, ...], *, mode_only: bool) -> tuple[Asserted, ...]:

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import click
 
+from gpuplane.base.text import Text
 from gpuplane.base.value import Value
 from gpuplane.cli.commands.mig.options import machine
 from gpuplane.cli.commands.mig.seen import seen_gpus
 from gpuplane.cli.kit.agent import state_dir
-from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import as_json, misuse
+from gpuplane.cli.kit.options import json_option, misuse
+from gpuplane.cli.kit.presenter import print_result
 from gpuplane.node.core.partitions.cards import card_of, cards, profiles_of
 from gpuplane.node.core.partitions.combinations import Combination, check_names, combine
-from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.machine import Gpu
 
 
@@ -27,7 +27,7 @@ class Explained(Value, omit_defaults=False):
 
 @click.command()
 @click.argument("profiles", nargs=-1, required=True, metavar="PROFILE…")
-@as_json
+@json_option()
 @machine
 @state_dir
 def command(profiles: tuple[str, ...], as_json: bool, machine: str | None, state_dir: Path) -> None:
@@ -41,13 +41,8 @@ def command(profiles: tuple[str, ...], as_json: bool, machine: str | None, state
     except ValueError as error:
         raise misuse(f"{error}") from None
     found = tuple(_of_machine(profiles, seen_gpus(machine, state_dir)) if machine is not None else _of_all(profiles))
-    if as_json:
-        sys.stdout.buffer.write(format_json(Explained(profiles=profiles, cards=found)))
-    else:
-        for each in found:
-            _tell(each)
-        if not found:
-            say(f"no GPU here has {' + '.join(dict.fromkeys(profiles))}")
+    lines = [_sentence(each) for each in found] or [f"no GPU here has {' + '.join(dict.fromkeys(profiles))}"]
+    print_result(Explained(profiles=profiles, cards=found), lines, as_json=as_json)
     sys.exit(not any(each.is_possible for each in found))
 
 
@@ -71,11 +66,10 @@ def _of_machine(names: tuple[str, ...], gpus: tuple[Gpu, ...]) -> Iterator[Combi
                 yield found
 
 
-def _tell(found: Combination) -> None:
+def _sentence(found: Combination) -> Text:
     if not found.is_possible:
-        say(f"{found.card}: no: {found.reason}")
-        return
+        return f"{found.card}: no: {found.reason}"
     places = ", ".join(f"{name} at {start}" for name, start in found.instances)
     beside = " or ".join(f"{count} × {name}" for name, count in found.also_fits.items())
     remark = "" if found.is_verified else " (the places are not verified)"
-    say(f"{found.card}: yes: {places}{remark}; there is room for {beside or 'nothing'} beside them")
+    return f"{found.card}: yes: {places}{remark}; there is room for {beside or 'nothing'} beside them"

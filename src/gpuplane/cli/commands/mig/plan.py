@@ -7,7 +7,7 @@ import click
 from gpuplane.cli.commands.mig.options import chosen, config_file, machine, mode_only, selected_config
 from gpuplane.cli.commands.mig.requested import kubelet_root, show_plan, where
 from gpuplane.cli.kit.agent import state_dir
-from gpuplane.cli.kit.options import as_json
+from gpuplane.cli.kit.options import json_option
 from gpuplane.node.core.partitions.entries import layouts_of_entries
 from gpuplane.node.model.partitions import LayoutRequest
 
@@ -16,7 +16,7 @@ from gpuplane.node.model.partitions import LayoutRequest
 @config_file
 @selected_config
 @mode_only
-@as_json
+@json_option()
 @machine
 @kubelet_root
 @state_dir

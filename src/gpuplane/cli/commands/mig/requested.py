@@ -18,8 +18,8 @@ from gpuplane.cli.kit.durations import Duration
 from gpuplane.cli.kit.machine import NVML
 from gpuplane.cli.kit.messages import fail, say
 from gpuplane.cli.kit.options import PATH
+from gpuplane.cli.kit.presenter import print_json, print_result
 from gpuplane.node.core.commands import WITHDRAW, command_line, unusual_state_dir
-from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.partitions import LayoutRequest
 
@@ -66,11 +66,7 @@ def show_plan(there: Where, layouts_of: Callable[[tuple[Gpu, ...]], Layouts], re
         async with open_site(there.machine, there.state_dir, there.kubelet_root, keeps=False) as site:
             snapshot, layouts = await resolved(site, layouts_of)
             plan = plan_request(snapshot, request.but(layouts=layouts))
-        if there.as_json:
-            sys.stdout.buffer.write(format_json(plan))
-        else:
-            for line in plan_lines(plan):
-                say(line)
+        print_result(plan, plan_lines(plan), as_json=there.as_json)
         sys.exit(not plan.possible)
 
     signals.run(planned())
@@ -94,7 +90,7 @@ def follow(
 
     outcome = signals.run(followed())
     if there.as_json:
-        sys.stdout.buffer.write(format_json(outcome))
+        print_json(outcome)
     elif outcome.done:
         named = join_first_names([str(gpu.index) for gpu in outcome.gpus], 16)
         say(f"{outcome.config} is applied" + (f" to GPU {named}" if named else ": there is nothing to do"))

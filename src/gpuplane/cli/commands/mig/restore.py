@@ -20,7 +20,7 @@ from gpuplane.cli.commands.mig.requested import (
     where,
 )
 from gpuplane.cli.kit.agent import state_dir
-from gpuplane.cli.kit.options import as_json
+from gpuplane.cli.kit.options import json_option
 from gpuplane.node.core.partitions.cards import profiles_of
 from gpuplane.node.core.partitions.checkpoint import layouts_of_checkpoint, parse_checkpoint
 from gpuplane.node.model.machine import Gpu
@@ -35,7 +35,7 @@ from gpuplane.node.model.partitions import LayoutRequest
 @kubeconfig
 @wait
 @dry_run
-@as_json
+@json_option()
 @machine
 @kubelet_root
 @state_dir

@@ -1,6 +1,5 @@
 """`gpuplane mig withdraw`: end what `apply` or `restore` has requested of the running agent."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -8,10 +7,9 @@ import click
 from gpuplane.base.value import Value
 from gpuplane.cli.kit.agent import ask, show, state_dir
 from gpuplane.cli.kit.durations import boottime
-from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import as_json
+from gpuplane.cli.kit.options import json_option
+from gpuplane.cli.kit.presenter import print_result
 from gpuplane.node.model.control import WithdrawLayouts
-from gpuplane.node.model.encoding import format_json
 
 
 class Withdrawn(Value, omit_defaults=False):
@@ -21,13 +19,12 @@ class Withdrawn(Value, omit_defaults=False):
 
 
 @click.command()
-@as_json
+@json_option()
 @state_dir
 def command(as_json: bool, state_dir: Path) -> None:
     """End the layouts that were requested of the running agent by a command. The GPUs stay as they are."""
     before = show(state_dir).snapshot.ledger.layout_request
     ask(state_dir, WithdrawLayouts(requested_at=boottime()))
-    if as_json:
-        sys.stdout.buffer.write(format_json(Withdrawn(config=before.name if before is not None else "")))
-    else:
-        say(f"{before.name} is withdrawn; the GPUs stay as they are" if before is not None else "nothing was requested")
+    withdrawn = Withdrawn(config=before.name if before is not None else "")
+    said = f"{before.name} is withdrawn; the GPUs stay as they are" if before is not None else "nothing was requested"
+    print_result(withdrawn, [said], as_json=as_json)

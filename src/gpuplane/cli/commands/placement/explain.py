@@ -1,6 +1,5 @@
 """`gpuplane placement explain`: where pods go that wait, why, and what would have to end for the others."""
 
-import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,11 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuplane.base.text import format_count
-from gpuplane.cli.kit.cluster import config, is_terminal, kubeconfig, read, read_config, saved, write_rows
-from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import as_json
+from gpuplane.cli.kit.cluster import config, kubeconfig, read, read_config, saved
+from gpuplane.cli.kit.options import json_option
+from gpuplane.cli.kit.presenter import print_result, rows_as_lines, wrapped
 from gpuplane.cli.kit.progress import progress_bar
-from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
     from gpuplane.cluster.answers.explain import EndShown, PodShown
@@ -60,7 +58,7 @@ NAMED = 5
 @config
 @kubeconfig
 @saved
-@as_json
+@json_option()
 def command(
     pod: str, node: str, config: Path | None, kubeconfig: Path | None, saved: Path | None, as_json: bool
 ) -> None:
@@ -81,17 +79,13 @@ def command(
             shown = show_waiting(seen, configured, pod, node, done)
     except PodUnknown:
         raise click.ClickException(f"pod {pod!r} is neither running nor waiting: write NAMESPACE/POD") from None
-    if as_json:
-        sys.stdout.buffer.write(format_json({"pods": shown, "notes": seen.notes}))
-        return
-    if not shown:
-        say("no pod waits", err=True)
-    for each in shown:
-        if not is_terminal():
-            write_rows(_rows(each, node))
-            continue
-        for line in _sentences(each, node):
-            say(line)
+    print_result(
+        {"pods": shown, "notes": seen.notes},
+        rows_as_lines(row for each in shown for row in _rows(each, node)),
+        (wrapped(line) for each in shown for line in _sentences(each, node)),
+        as_json=as_json,
+        nothing_found="" if shown else "no pod waits",
+    )
 
 
 def _rows(shown: "PodShown", node: str) -> Iterator[tuple[str, ...]]:

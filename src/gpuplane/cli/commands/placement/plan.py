@@ -1,7 +1,6 @@
 """`gpuplane placement plan`: which pods to move where, and what each move brings."""
 
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,27 +8,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuplane.base.text import format_count
-from gpuplane.cli.kit.cluster import (
-    config,
-    draw_table,
-    is_terminal,
-    kubeconfig,
-    read,
-    read_config,
-    saved,
-    write_rows,
-)
-from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import as_json
+from gpuplane.cli.kit.cluster import config, kubeconfig, read, read_config, saved
+from gpuplane.cli.kit.options import json_option
+from gpuplane.cli.kit.presenter import Block, Table, is_terminal, print_result, rows_as_lines, wrapped
 from gpuplane.cli.kit.progress import at_work
-from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
     from gpuplane.cluster.answers.places import PlaceShown
     from gpuplane.cluster.answers.plan import PlanShown
 
-HEADS = ("STEP", "POD", "FROM", "TO", "GAIN")
-MOST = 100_000
+HEADINGS = ("STEP", "POD", "FROM", "TO", "GAIN")
+MAX_MOVES = 100_000
 
 
 class Moves(click.ParamType[str]):
@@ -40,8 +29,8 @@ class Moves(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The text itself. Raises BadParameter."""
         found = re.fullmatch(r"(\d{1,6})(%?)", str(value), re.ASCII)
-        if found is None or not 1 <= int(found[1]) <= (100 if found[2] else MOST):
-            self.fail(f"{value!r} is neither a number from 1 to {MOST} nor a part from 1% to 100%", param, ctx)
+        if found is None or not 1 <= int(found[1]) <= (100 if found[2] else MAX_MOVES):
+            self.fail(f"{value!r} is neither a number from 1 to {MAX_MOVES} nor a part from 1% to 100%", param, ctx)
         return str(value)
 
 
@@ -57,7 +46,7 @@ class Moves(click.ParamType[str]):
 @config
 @kubeconfig
 @saved
-@as_json
+@json_option()
 def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Path | None, as_json: bool) -> None:
     """Show which pods to move where, so that what is free is of more use. Nothing is moved.
 
@@ -73,22 +62,19 @@ def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Pat
     most = int(moves) if moves.isdecimal() else -(-len(movable(seen)) * int(moves[:-1]) // 100)
     with at_work("planning moves"):
         shown = show_plan(seen, configured, most)
-    if as_json:
-        sys.stdout.buffer.write(format_json(shown))
-        return
-    rows = [
+    rows = tuple(
         (str(each.step), each.pod, _place(each.before), _place(each.after), f"{each.gain:.2f}") for each in shown.moves
-    ]
-    if not is_terminal():
-        write_rows(rows)
-        if not rows:
-            say(_no_move(shown), err=True)
-        return
+    )
+    no_move = "" if rows or is_terminal() else _no_move(shown)
+    print_result(shown, rows_as_lines(rows), _page(shown, rows), as_json=as_json, nothing_found=no_move)
+
+
+def _page(shown: "PlanShown", rows: tuple[tuple[str, ...], ...]) -> Iterator[Block]:
+    """For people."""
     if rows:
-        draw_table(HEADS, rows, ("FROM", "TO"))
-        click.echo()
-    for line in _sentences(shown):
-        say(line)
+        yield Table(HEADINGS, rows, give_way=("FROM", "TO"))
+        yield ""
+    yield from map(wrapped, _sentences(shown))
 
 
 def _place(place: "PlaceShown") -> str:

@@ -5,7 +5,6 @@ The nodes and pods are those of a trace's files, or those of a cluster.
 
 import re
 import signal
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,11 +15,11 @@ from gpuplane.base.strict import InvalidInput, did_you_mean
 from gpuplane.base.text import format_count, join_first_names
 from gpuplane.cli.kit.cluster import kubeconfig, read_without_places, require, saved
 from gpuplane.cli.kit.messages import say, told
-from gpuplane.cli.kit.options import PATH, OneOf, misuse
+from gpuplane.cli.kit.options import PATH, OneOf, json_option, misuse
 from gpuplane.cli.kit.outputfiles import check_output, write_output
+from gpuplane.cli.kit.presenter import print_result
 from gpuplane.cli.kit.progress import progress_bar
 from gpuplane.cluster.engine.policies import POLICIES, UnknownPolicy, parse_policy
-from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
     from gpuplane.cluster.simulation.report import Report
@@ -130,7 +129,7 @@ class Seeds(click.ParamType[tuple[int, ...]]):
 @click.option(
     "--fewer", is_flag=True, help="Find how many GPUs fewer suffice for what the first policy allocates on all."
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON document, with each run.")
+@json_option("One JSON document, with each run.")
 @click.option("--csv", "as_csv", type=PATH, metavar="FILE", help="Write each run's figures to this file.")
 @click.option("--plot", "picture", type=PATH, metavar="FILE", help="Draw them: FILE.png or FILE.svg.")
 @click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="Default: one for each core.")
@@ -244,13 +243,7 @@ def simulate(
         advice = ". The kernel may have done so for want of memory: --processes 1 takes less" if is_killed else ""
         raise click.ClickException(f"{error}{advice}") from None
     problem = _write_files(report, as_csv, picture)
-    if as_json:
-        sys.stdout.buffer.write(format_json(report))
-    elif sys.stdout.isatty():
-        output.draw(report)
-    else:
-        for line in output.lines(report):
-            click.echo(line)
+    print_result(report, output.lines(report), output.page(report), as_json=as_json)
     if problem is not None:
         raise problem
 

@@ -2,17 +2,16 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from gpuplane.base.text import format_count
 from gpuplane.cli.kit.durations import span
+from gpuplane.cli.kit.presenter import Block, Table, console
 from gpuplane.cluster.simulation.report import PolicyFigures, Report
 from gpuplane.cluster.simulation.results import Difference, MeanAndSd, Run
 
 COLUMNS = ("policy", "seed", "measure", "at", "value")
 END = "end"
-WIDEST = 10_000
-"""Columns, to see how wide a table would be."""
 
 
 def csv_of(report: Report) -> bytes:
@@ -83,58 +82,47 @@ def _three(figure: Difference) -> tuple[str, str, str]:
     return f"{figure.mean:.2f}", "" if figure.margin is None else f"{figure.margin:.2f}", f"{figure.least:.2f}"
 
 
-def draw(report: Report) -> None:
+def page(report: Report) -> Iterator[Block]:
     """For a person."""
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False)
-    first = report.policies[0].policy
-    console.print(_title(report))
-
-    def table(*heads: str) -> Table:
-        made = Table(box=None, header_style="bold", pad_edge=False)
-        for index, head in enumerate(heads):
-            made.add_column(head, justify="right" if index else "left", overflow="fold")
-        return made
-
-    def fits(found: Table) -> bool:
-        """Without a word in two parts."""
-        return console.measure(found, options=console.options.update(max_width=WIDEST)).maximum <= console.width
-
-    def by_class(title: str, cell: Callable[[PolicyFigures, str], str]) -> None:
-        """All policies beside each other; where that is too wide, below each other."""
-        console.print(f"\n[bold]{title}[/bold]")
-        kinds, groups = report.policies[0].acceptance, [report.policies]
-        for _ in range(2):
-            made = list[Table]()
-            for policies in groups:
-                found = table("GPUs", *(each.policy for each in policies))
-                for kind in kinds:
-                    found.add_row(kind, *(cell(each, kind) for each in policies))
-                made.append(found)
-            if fits(made[0]):
-                break
-            groups = [(each,) for each in report.policies]
-        for found in made:
-            console.print(found)
-
-    found = table("policy", "allocated", "fragments", *([f"more than {first}"] if report.policies[1:] else []))
-    for each in report.policies:
-        found.add_row(each.policy, _percent(each.allocated), _percent(each.fragmentation), _signed(each.difference))
-    if fits(found):
-        console.print(found)
+    first, several = report.policies[0].policy, bool(report.policies[1:])
+    yield _title(report)
+    headings = ("policy", "allocated", "fragments", *([f"more than {first}"] if several else []))
+    rows = tuple(
+        (each.policy, _percent(each.allocated), _percent(each.fragmentation), _signed(each.difference))[: len(headings)]
+        for each in report.policies
+    )
+    overview = Table(headings, rows, numeric=headings[1:])
+    if _fits(overview):
+        yield overview
     else:
         for each in report.policies:
             more = f", {_signed(each.difference)} more than {first}" if each.difference else ""
             shown = f"{_percent(each.allocated)} allocated, {_percent(each.fragmentation)} fragments"
-            console.print(f"{each.policy}: {shown}{more}")
+            yield f"{each.policy}: {shown}{more}"
     if report.queue == "none":
-        by_class("pods that got a place, %", _accepted)
+        yield from _by_class(report, "pods that got a place, %", _accepted)
     else:
-        by_class("how long they waited", _waited)
-    for line in _sentences(report, first):
-        console.print(line)
+        yield from _by_class(report, "how long they waited", _waited)
+    yield from _sentences(report, first)
+
+
+def _by_class(report: Report, title: str, cell: Callable[[PolicyFigures, str], str]) -> Iterator[Block]:
+    """All policies beside each other; where that is too wide, below each other."""
+    yield f"\n[bold]{title}[/bold]"
+    beside = _class_table(report.policies, cell)
+    yield from [beside] if _fits(beside) else [_class_table((each,), cell) for each in report.policies]
+
+
+def _class_table(policies: Sequence[PolicyFigures], cell: Callable[[PolicyFigures, str], str]) -> Table:
+    names = tuple(each.policy for each in policies)
+    rows = tuple((kind, *(cell(each, kind) for each in policies)) for kind in policies[0].acceptance)
+    return Table(("GPUs", *names), rows, numeric=names)
+
+
+def _fits(table: Table) -> bool:
+    from gpuplane.cli.kit.tables import table_width
+
+    return table_width(table) <= console().width
 
 
 def _title(report: Report) -> str:

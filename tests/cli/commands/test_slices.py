@@ -102,6 +102,15 @@ def test_the_objects_of_a_described_machine(output: str) -> None:
         assert "taints" not in each["spec"]["devices"][0]
 
 
+def test_a_described_machine_has_devices_of_other_kinds(tmp_path: Path) -> None:
+    """They are in slices of their own, as an agent on such a node would publish them."""
+    machine = tmp_path / "machine.yaml"
+    machine.write_text("gpus: []\ndevices:\n  - {id: kvm, kind: device-node, device_nodes: [/dev/kvm]}\n")
+    done = CliRunner().invoke(command, ["--machine", str(machine), "--json"])
+    [found] = json.loads(done.stdout)["slices"]
+    assert (found["device"], found["uuid"], found["index"]) == ("device-node-kvm", "device-node:kvm", "")
+
+
 def test_a_configuration_gives_the_driver_its_name(tmp_path: Path) -> None:
     """Whether or not it enables DRA."""
     config = tmp_path / "config.yaml"

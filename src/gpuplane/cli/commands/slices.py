@@ -22,6 +22,10 @@ from gpuplane.node.model.snapshot import Snapshot
 
 HEADINGS = ("GPU", "DEVICE", "STATE", "TAINTS", "DIFFERS IN")
 
+NOTHING_PUBLISHED = (
+    "The node publishes no ResourceSlice: it has no GPU that can be given out whole, and no other device."
+)
+
 
 @click.command()
 @click.option(
@@ -77,7 +81,7 @@ def command(
         rows_as_lines(_rows(shown)),
         _page(shown),
         as_json=as_json,
-        nothing_found="" if wanted else "The node publishes no ResourceSlice: no GPU of it can be given out whole.",
+        nothing_found="" if wanted else NOTHING_PUBLISHED,
     )
 
 

@@ -17,8 +17,9 @@ from gpuplane.node.hardware.described import machinefile
 from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.hardware.observeonce import NotObserved, observe_once
 from gpuplane.node.model.config import Config, Settings
-from gpuplane.node.model.facts import MachineObserved
+from gpuplane.node.model.facts import DevicesObserved, MachineObserved
 from gpuplane.node.model.machine import Machine as Seen
+from gpuplane.node.model.machine import MachineFile
 from gpuplane.node.model.snapshot import Snapshot
 
 PATIENCE = 60.0
@@ -37,7 +38,10 @@ def observed_snapshot(machine: str, config: Path | None, driver_root: Path) -> S
         raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(told(error)) from None
-    return step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(seen), now=0.0)
+    observed = step(Snapshot(config=Config(settings=settings), allocations=()), MachineObserved(seen), now=0.0)
+    for kind, devices in (seen.lists_by_kind if isinstance(seen, MachineFile) else {}).items():
+        observed = step(observed, DevicesObserved(kind, devices), now=0.0)
+    return observed
 
 
 def _seen(machine: str, driver_root: Path) -> Seen:

@@ -1,2 +1,2 @@
-"""What every daemon has: logs, restart of a part that raised, the HTTP server of status and metrics, facts of its own
-process."""
+"""What every daemon has: logs, signals, restart of a part that raised, pages over HTTP or TLS and who may read them,
+leader election, facts of its own process."""

@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.kubernetes.objects import ApiObject
+from gpuplane.kubernetes.objects import ApiObject, ApiStruct
 
 
-class DeviceRequestResult(msgspec.Struct, rename="camel"):
+class DeviceRequestResult(ApiStruct):
     """A device that a request of a claim was given."""
 
     request: str = ""
@@ -19,14 +19,14 @@ class DeviceRequestResult(msgspec.Struct, rename="camel"):
     share_id: str | None = msgspec.field(default=None, name="shareID")
 
 
-class OpaqueParameters(msgspec.Struct, rename="camel"):
+class OpaqueParameters(ApiStruct):
     """What a driver alone understands."""
 
     driver: str = ""
     parameters: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class DeviceConfiguration(msgspec.Struct, rename="camel"):
+class DeviceConfiguration(ApiStruct):
     """A configuration of some requests, of all where none is named. `source`: FromClass or FromClaim."""
 
     source: str = ""
@@ -34,20 +34,20 @@ class DeviceConfiguration(msgspec.Struct, rename="camel"):
     opaque: OpaqueParameters | None = None
 
 
-class DeviceAllocation(msgspec.Struct, rename="camel"):
+class DeviceAllocation(ApiStruct):
     """What devices a claim has, and how they are configured."""
 
     results: tuple[DeviceRequestResult, ...] | None = None
     config: tuple[DeviceConfiguration, ...] | None = None
 
 
-class ClaimAllocation(msgspec.Struct, rename="camel"):
+class ClaimAllocation(ApiStruct):
     """What the scheduler has given to a claim."""
 
     devices: DeviceAllocation = msgspec.field(default_factory=DeviceAllocation)
 
 
-class ClaimConsumer(msgspec.Struct, rename="camel"):
+class ClaimConsumer(ApiStruct):
     """Who may use a claim."""
 
     resource: str = ""
@@ -55,7 +55,7 @@ class ClaimConsumer(msgspec.Struct, rename="camel"):
     uid: str = ""
 
 
-class ClaimStatus(msgspec.Struct, rename="camel"):
+class ClaimStatus(ApiStruct):
     """`devices`: what drivers say of the devices that were given."""
 
     allocation: ClaimAllocation | None = None

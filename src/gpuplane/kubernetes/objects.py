@@ -24,7 +24,11 @@ Amount = str | int | float
 Resources = Mapping[str, Amount]
 
 
-class OwnerReference(msgspec.Struct, rename="camel"):
+class ApiStruct(msgspec.Struct, rename="camel", gc=False):
+    """A part of the API's objects. What is decoded has no circles, so the garbage collector need not look at it."""
+
+
+class OwnerReference(ApiStruct):
     """Who made an object, or has to live as long as it does."""
 
     api_version: str = ""
@@ -34,7 +38,7 @@ class OwnerReference(msgspec.Struct, rename="camel"):
     controller: bool = False
 
 
-class ObjectMetadata(msgspec.Struct, rename="camel"):
+class ObjectMetadata(ApiStruct):
     """Of any object. `generation`: how often its spec was changed."""
 
     name: str = ""
@@ -45,34 +49,35 @@ class ObjectMetadata(msgspec.Struct, rename="camel"):
     labels: Mapping[str, str] | None = None
     annotations: Mapping[str, str] | None = None
     owner_references: list[OwnerReference] | None = None
+    finalizers: list[str] | None = None
     deletion_timestamp: str | None = None
 
 
-class ListMetadata(msgspec.Struct, rename="camel"):
+class ListMetadata(ApiStruct):
     """The version that a list is of. `continue_token`: where it goes on; "" at its end."""
 
     resource_version: str = ""
     continue_token: str = msgspec.field(name="continue", default="")
 
 
-class ApiObject(msgspec.Struct):
+class ApiObject(ApiStruct):
     """Any object, of which no more than its metadata is read."""
 
     metadata: ObjectMetadata
 
 
-class Counted(msgspec.Struct):
+class Counted(ApiStruct):
     """Something of which it is only read that it is there."""
 
 
-class NodeSpec(msgspec.Struct):
+class NodeSpec(ApiStruct):
     """Whether pods may go there."""
 
     unschedulable: bool = False
     taints: list[Taint] | None = None
 
 
-class NodeCondition(msgspec.Struct, rename="camel"):
+class NodeCondition(ApiStruct):
     """How a node stands in one respect, and since when."""
 
     type: str
@@ -80,14 +85,14 @@ class NodeCondition(msgspec.Struct, rename="camel"):
     last_transition_time: str | None = None
 
 
-class NodeSystemInfo(msgspec.Struct, rename="camel"):
+class NodeSystemInfo(ApiStruct):
     """The versions that kubelet reports."""
 
     container_runtime_version: str = ""
     kubelet_version: str = ""
 
 
-class NodeStatus(msgspec.Struct, rename="camel"):
+class NodeStatus(ApiStruct):
     """What the node has, what of it pods may have, and how it stands."""
 
     capacity: Resources | None = None
@@ -103,21 +108,21 @@ class ApiNode(ApiObject):
     status: NodeStatus = msgspec.field(default_factory=NodeStatus)
 
 
-class ResourceRequirements(msgspec.Struct):
+class ResourceRequirements(ApiStruct):
     """What a container asks for, or a pod as a whole. Of extended resources the two are the same."""
 
     requests: Resources | None = None
     limits: Resources | None = None
 
 
-class ContainerPort(msgspec.Struct, rename="camel"):
+class ContainerPort(ApiStruct):
     """A port that a container has, and perhaps takes of its node."""
 
     host_port: int = 0
     protocol: str = "TCP"
 
 
-class Container(msgspec.Struct, rename="camel"):
+class Container(ApiStruct):
     """A container; as an init container with `restartPolicy` Always it is a sidecar."""
 
     name: str = ""
@@ -135,19 +140,19 @@ class Container(msgspec.Struct, rename="camel"):
         return {**(self.resources.limits or {}), **(self.resources.requests or {})}
 
 
-class NodeAffinity(msgspec.Struct):
+class NodeAffinity(ApiStruct):
     """Which nodes a pod has to go to."""
 
     required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
-class PodAffinity(msgspec.Struct):
+class PodAffinity(ApiStruct):
     """Beside which pods it has to be, or must not be."""
 
     required: list[Counted] | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
 
 
-class Affinity(msgspec.Struct, rename="camel"):
+class Affinity(ApiStruct):
     """What a pod wants to be near, or far from."""
 
     node_affinity: NodeAffinity | None = None
@@ -155,22 +160,20 @@ class Affinity(msgspec.Struct, rename="camel"):
     pod_anti_affinity: PodAffinity | None = None
 
 
-class SpreadConstraint(msgspec.Struct, rename="camel"):
+class SpreadConstraint(ApiStruct):
     """How evenly pods have to be spread."""
 
     when_unsatisfiable: str = ""
 
 
-class PodClaim(msgspec.Struct, rename="camel"):
-    """A claim that a pod uses: one that is there, or one that is made of a template. In the pod's status: what was made
-    for it."""
+class PodClaim(ApiStruct):
+    """A claim that a pod uses. It has no name where it is made of a template: then the pod's status has it."""
 
     name: str = ""
     resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
 
 
-class PodSpec(msgspec.Struct, rename="camel"):
+class PodSpec(ApiStruct):
     """What a pod asks for, where it may go, and the node that it is bound to."""
 
     containers: list[Container] = []
@@ -186,22 +189,21 @@ class PodSpec(msgspec.Struct, rename="camel"):
     overhead: Resources | None = None
     resources: ResourceRequirements | None = None
     resource_claims: list[PodClaim] | None = None
-    scheduler_name: str = ""
 
 
-class ClaimedResource(msgspec.Struct, rename="camel"):
+class ClaimedResource(ApiStruct):
     """An extended resource that a container has by a claim, and not of a device plugin."""
 
     resource_name: str = ""
 
 
-class ExtendedResourceClaimStatus(msgspec.Struct, rename="camel"):
+class ExtendedResourceClaimStatus(ApiStruct):
     """The claim that the scheduler has made for extended resources."""
 
     request_mappings: list[ClaimedResource] | None = None
 
 
-class ContainerStatus(msgspec.Struct, rename="camel"):
+class ContainerStatus(ApiStruct):
     """What a container has: `resources` as it runs, `allocated_resources` as kubelet has admitted it."""
 
     name: str = ""
@@ -209,14 +211,14 @@ class ContainerStatus(msgspec.Struct, rename="camel"):
     allocated_resources: Resources | None = None
 
 
-class PodCondition(msgspec.Struct):
+class PodCondition(ApiStruct):
     """How a pod stands in one respect."""
 
     type: str = ""
     reason: str = ""
 
 
-class PodStatus(msgspec.Struct, rename="camel"):
+class PodStatus(ApiStruct):
     """Whether it has ended, what its containers have, and what it has by a claim."""
 
     phase: str = ""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 
-class _ApiObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+class _ApiObject(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False):
     """A part of the API's objects."""
 
 

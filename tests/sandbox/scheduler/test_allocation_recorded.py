@@ -19,9 +19,10 @@ from typing import Any
 
 import pytest
 
+from gpuplane.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.sandbox.scheduler.cel import check_expression
 from gpuplane.sandbox.scheduler.claims import Allocation, ClaimStatus, Consumer, DeviceStatus, ResourceClaim
-from gpuplane.sandbox.scheduler.objects import Node, Pod, read, write
+from gpuplane.sandbox.scheduler.objects import read, write
 from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, find_claims, is_ready_to_bind
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 
@@ -29,7 +30,7 @@ Json = dict[str, Any]
 RECORDED = Path(__file__).parent / "testdata/kubernetes-1.36/allocation.jsonl"
 COMMON, *CASES = (json.loads(line) for line in RECORDED.read_text().splitlines())
 NODES = tuple(
-    read({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **rack}}}, Node)
+    read({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **rack}}}, ApiNode)
     for name, rack in {
         "gpu-node-1": {},
         "node-a": {"example.com/rack": "r1"},
@@ -60,7 +61,7 @@ class Replay:
         self.claims: dict[str, ResourceClaim] = {}
         self.templates = {each["metadata"]["name"]: each for each in case.get("ResourceClaimTemplate", ())}
         self.classes = tuple(read(self.shared(each), DeviceClass) for each in case["classes"])
-        self.pods: dict[str, Pod] = {}
+        self.pods: dict[str, ApiPod] = {}
         self.decisions: dict[str, Decision] = {}
         self.put_slices(case["slices"])
         for each in case.get("ResourceClaim", ()):
@@ -102,7 +103,7 @@ class Replay:
         affinity = {"nodeAffinity": REQUIRED}
         spec = {"resourceClaims": wanted, "nodeSelector": found.get("nodeSelector"), "affinity": affinity}
         pod = {"metadata": metadata, "spec": spec, "status": {"resourceClaimStatuses": made}}
-        self.pods[name] = read(pod, Pod)
+        self.pods[name] = read(pod, ApiPod)
 
     def set_status(self, claim: str, status: Json) -> None:
         reserved = status.get("reservedFor", [])
@@ -136,8 +137,8 @@ class Replay:
             self.decide(name, node)
         if decision.outcome != "scheduled":
             return
-        status = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
-        for each in pod.spec.resource_claims:
+        status = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses or ()}
+        for each in pod.spec.resource_claims or ():
             claim = each.resource_claim_name or status[each.name]
             key = f"{pod.metadata.namespace}/{claim}"
             held = self.claims[key].status

@@ -6,10 +6,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuplane.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuplane.sandbox.scheduler.claims import ClaimStatus, ResourceClaim
 from gpuplane.sandbox.scheduler.nodeselection import matches_node
-from gpuplane.sandbox.scheduler.objects import Node, Pod, read
+from gpuplane.sandbox.scheduler.objects import read
 from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, list_held
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 
@@ -18,8 +19,8 @@ NODES = ("a", "b")
 CLASS = read({"metadata": {"name": "gpu"}, "spec": {}}, DeviceClass)
 
 
-def node(name: str, **labels: str) -> Node:
-    return read({"metadata": {"name": name, "labels": labels}}, Node)
+def node(name: str, **labels: str) -> ApiNode:
+    return read({"metadata": {"name": name, "labels": labels}}, ApiNode)
 
 
 def slice_of(devices: int, on: str = "a", **device: Any) -> ResourceSlice:
@@ -40,10 +41,10 @@ def claim(name: str = "c", requests: Iterable[Json] = ({},), **devices: Any) -> 
     return read({"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": spec}, ResourceClaim)
 
 
-def pod(*claims: str, **spec: Any) -> Pod:
+def pod(*claims: str, **spec: Any) -> ApiPod:
     wanted = [{"name": each, "resourceClaimName": each} for each in claims]
     metadata = {"name": "p", "namespace": "default", "uid": "uid-p"}
-    return read({"metadata": metadata, "spec": {"resourceClaims": wanted, **spec}}, Pod)
+    return read({"metadata": metadata, "spec": {"resourceClaims": wanted, **spec}}, ApiPod)
 
 
 def cluster(
@@ -129,9 +130,9 @@ def test_a_claim_of_another_pod_of_that_name_is_not_taken() -> None:
     made = {"resourceClaimStatuses": [{"name": "g", "resourceClaimName": "c"}]}
     spec = {"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "t"}]}
 
-    def of(uid: str) -> Pod:
+    def of(uid: str) -> ApiPod:
         head = {"name": "p", "namespace": "default", "uid": uid}
-        return read({"metadata": head, "spec": spec, "status": made}, Pod)
+        return read({"metadata": head, "spec": spec, "status": made}, ApiPod)
 
     found = cluster([slice_of(1)], ResourceClaim(metadata, claim().spec))
     assert decide(found, of("uid-new")).outcome == "waiting"
@@ -146,7 +147,7 @@ def test_an_unused_allocation_on_a_wrong_node_is_dropped() -> None:
 
     assert decision.outcome == "unschedulable"
     assert decision.deallocate == ""  # no node suits the pod itself
-    elsewhere = read({"metadata": {"name": "b", "labels": {"on": "b"}}}, Node)
+    elsewhere = read({"metadata": {"name": "b", "labels": {"on": "b"}}}, ApiNode)
     found = Cluster((node("a"), elsewhere), (slice_of(1, "a"),), (CLASS,), (allocated(wanted, first),))
     assert decide(found, pod("c", nodeSelector={"on": "b"})).deallocate == "c"
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gpuplane.kubernetes.objects import ApiNode
 from gpuplane.kubernetes.selectors import tolerates
 from gpuplane.sandbox.scheduler.capacity import Consumed, InUse, find_consumed
 from gpuplane.sandbox.scheduler.claims import ResourceClaim
 from gpuplane.sandbox.scheduler.constraints import allows
 from gpuplane.sandbox.scheduler.counters import suffices
-from gpuplane.sandbox.scheduler.objects import Node
 from gpuplane.sandbox.scheduler.pools import Candidate, Pool, gather_pools
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 from gpuplane.sandbox.scheduler.wanted import MOST_DEVICES, AllocationError, Selection, Wanted
@@ -51,7 +51,7 @@ Picks = tuple[Pick, ...]
 
 
 def allocate(
-    node: Node,
+    node: ApiNode,
     claims: Sequence[ResourceClaim],
     slices: Sequence[ResourceSlice],
     classes: Mapping[str, DeviceClass],

@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 
+from gpuplane.kubernetes.objects import ObjectMetadata
 from gpuplane.kubernetes.selectors import NodeSelector, Toleration
-from gpuplane.sandbox.scheduler.objects import Json, Metadata, Object
+from gpuplane.sandbox.scheduler.objects import Json, Object
 from gpuplane.sandbox.scheduler.slices import Configuration, Selector
 
 
@@ -106,7 +107,7 @@ class ClaimStatus(Object, frozen=True):
 
 
 class ResourceClaim(Object, frozen=True):
-    metadata: Metadata
+    metadata: ObjectMetadata
     spec: ClaimSpec = ClaimSpec()
     status: ClaimStatus = ClaimStatus()
 

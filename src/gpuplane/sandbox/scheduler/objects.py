@@ -1,14 +1,14 @@
-"""What the scheduler reads of the API's objects, as frozen values; what it copies comes out as it went in.
+"""What the scheduler reads of the API's objects, and how it writes them.
 
-Sources: k8s.io/api/resource/v1/types.go, k8s.io/api/core/v1/types.go. Other fields are not looked at.
+Nodes, Pods and metadata are those of `kubernetes/objects.py`. Claims, slices and classes are structs of its own: it
+alone reads what is asked for, and it copies parts of them into the allocation that it writes, which have to come out as
+they went in (k8s.io/api/resource/v1/types.go; other fields are not looked at).
 """
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
-
-from gpuplane.kubernetes.selectors import NodeSelector
 
 Json = Mapping[str, Any]
 
@@ -17,56 +17,7 @@ class Object(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """A part of the API's objects."""
 
 
-class Metadata(Object, frozen=True):
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    labels: Mapping[str, str] = {}
-    finalizers: tuple[str, ...] = ()
-    creation_timestamp: str | None = None
-    deletion_timestamp: str | None = None
-    resource_version: str = ""
-    owner_references: tuple[Json, ...] = ()
-
-
-class Node(Object, frozen=True):
-    metadata: Metadata
-
-
-class PodClaim(Object, frozen=True):
-    name: str
-    resource_claim_name: str | None = None
-    resource_claim_template_name: str | None = None
-
-
-class NodeAffinity(Object, frozen=True):
-    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
-
-
-class Affinity(Object, frozen=True):
-    node_affinity: NodeAffinity = NodeAffinity()
-
-
-class PodSpec(Object, frozen=True):
-    resource_claims: tuple[PodClaim, ...] = ()
-    node_name: str = ""
-    node_selector: Mapping[str, str] = {}
-    affinity: Affinity = Affinity()
-    scheduler_name: str = "default-scheduler"
-
-
-class PodStatus(Object, frozen=True):
-    resource_claim_statuses: tuple[PodClaim, ...] = ()
-    phase: str = ""
-
-
-class Pod(Object, frozen=True):
-    metadata: Metadata
-    spec: PodSpec = PodSpec()
-    status: PodStatus = PodStatus()
-
-
-Kind = TypeVar("Kind", bound=Object)
+Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 def read(found: Json, kind: type[Kind]) -> Kind:

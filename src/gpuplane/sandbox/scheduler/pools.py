@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from gpuplane.kubernetes.objects import ApiNode
 from gpuplane.kubernetes.selectors import NodeSelector
 from gpuplane.sandbox.scheduler.nodeselection import matches_node
-from gpuplane.sandbox.scheduler.objects import Node
 from gpuplane.sandbox.scheduler.slices import CounterConsumption, Device, ResourceSlice
 
 DeviceId = tuple[str, str, str]
@@ -53,7 +53,7 @@ class Pool(msgspec.Struct, frozen=True):
         return f"{self.driver}/{self.name}"
 
 
-def gather_pools(slices: Sequence[ResourceSlice], node: Node) -> tuple[Pool, ...]:
+def gather_pools(slices: Sequence[ResourceSlice], node: ApiNode) -> tuple[Pool, ...]:
     """The pools that have a slice for the node."""
     reached: dict[tuple[str, str], list[ResourceSlice]] = {}
     for each in sorted(slices, key=lambda each: each.metadata.name):
@@ -102,14 +102,14 @@ def _lacks(counter_sets: Mapping[str, CounterConsumption], candidates: Iterable[
     )
 
 
-def _reaches(found: ResourceSlice, node: Node) -> bool:
+def _reaches(found: ResourceSlice, node: ApiNode) -> bool:
     spec = found.spec
     if spec.per_device_node_selection:
         return any(reaches(each.node_name, each.node_selector, each.all_nodes, node) for each in spec.devices)
     return reaches(spec.node_name, spec.node_selector, spec.all_nodes, node)
 
 
-def reaches(name: str | None, selector: NodeSelector | None, everywhere: bool, node: Node) -> bool:
+def reaches(name: str | None, selector: NodeSelector | None, everywhere: bool, node: ApiNode) -> bool:
     """Whether what says this of its nodes means the node, too."""
     if name:
         return name == node.metadata.name

@@ -6,17 +6,17 @@ Source: dynamic-resource-allocation/structured/internal/incubating/allocator_inc
 from collections.abc import Iterable, Sequence
 from uuid import UUID, uuid5
 
+from gpuplane.kubernetes.objects import ApiNode
 from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuplane.sandbox.scheduler.allocator import Pick
 from gpuplane.sandbox.scheduler.claims import Allocation, DeviceAllocation, ResourceClaim, Result
-from gpuplane.sandbox.scheduler.objects import Node
 from gpuplane.sandbox.scheduler.slices import Configuration, DeviceClass
 
 SHARES = UUID("f6a0e6ce-2f3c-4a3f-9d43-0d3e7c1b7a51")
 """The name space of the UIDs of shares."""
 
 
-def make_allocation(claim: ResourceClaim, picks: Sequence[Pick], node: Node) -> Allocation:
+def make_allocation(claim: ResourceClaim, picks: Sequence[Pick], node: ApiNode) -> Allocation:
     """The allocation of a claim, without its time."""
     config = (*_class_configurations(picks), *_claim_configurations(claim, picks))
     results = tuple(_make_result(pick, f"{claim.metadata.uid} {index}") for index, pick in enumerate(picks))
@@ -66,7 +66,7 @@ def _claim_configurations(claim: ResourceClaim, picks: Iterable[Pick]) -> Iterab
             yield Configuration(source="FromClaim", requests=each.requests, opaque=each.opaque)
 
 
-def _node_selector(picks: Iterable[Pick], node: Node) -> NodeSelector | None:
+def _node_selector(picks: Iterable[Pick], node: ApiNode) -> NodeSelector | None:
     """The node itself where a device is on it or binds to it; else what all the devices ask of a node."""
     fields: list[Requirement] = []
     expressions: list[Requirement] = []

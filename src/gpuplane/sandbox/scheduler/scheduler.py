@@ -11,13 +11,14 @@ from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
+from gpuplane.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.sandbox.apiserver.controllers import ask, run_controller
 from gpuplane.sandbox.apiserver.objects import Json, parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.apiserver.shapes import format_time
 from gpuplane.sandbox.claimcontroller import FINALIZER
 from gpuplane.sandbox.scheduler.claims import Allocation, Consumer, ResourceClaim
-from gpuplane.sandbox.scheduler.objects import Kind, Node, Pod, read, write
+from gpuplane.sandbox.scheduler.objects import Kind, read, write
 from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, find_claims, is_ready_to_bind
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 
@@ -36,7 +37,7 @@ def schedule_pods(server: ApiServer) -> bool:
     """Decide on each pod that has no node, in the order in which they were made; whether something was written."""
     wrote = False
     for found in sorted(_waiting_pods(server), key=lambda each: int(each["metadata"]["resourceVersion"])):
-        wrote = _schedule(server, read(found, Pod), found) or wrote
+        wrote = _schedule(server, read(found, ApiPod), found) or wrote
     return wrote
 
 
@@ -52,9 +53,9 @@ def _waiting_pods(server: ApiServer) -> list[Json]:
     ]
 
 
-def _schedule(server: ApiServer, pod: Pod, found: Json) -> bool:
+def _schedule(server: ApiServer, pod: ApiPod, found: Json) -> bool:
     cluster = Cluster(
-        _read_all(server, "/api/v1/nodes", Node),
+        _read_all(server, "/api/v1/nodes", ApiNode),
         _read_all(server, f"{GROUP}/resourceslices", ResourceSlice),
         _read_all(server, f"{GROUP}/deviceclasses", DeviceClass),
         _read_all(server, f"{GROUP}/resourceclaims", ResourceClaim),
@@ -74,15 +75,16 @@ def _schedule(server: ApiServer, pod: Pod, found: Json) -> bool:
 
 
 def _reserve(
-    server: ApiServer, claim: ResourceClaim, pod: Pod, allocation: Allocation | None
+    server: ApiServer, claim: ResourceClaim, pod: ApiPod, allocation: Allocation | None
 ) -> tuple[ResourceClaim, bool]:
     """Allocate a claim where it is not, and reserve it for a pod: as it is then, and whether it was written."""
     consumer = Consumer("pods", pod.metadata.name, pod.metadata.uid)
     if allocation is None and any(each.uid == pod.metadata.uid for each in claim.status.reserved_for):
         return claim, False
     path = f"{GROUP}/namespaces/{claim.metadata.namespace}/resourceclaims/{claim.metadata.name}"
-    if allocation is not None and FINALIZER not in claim.metadata.finalizers:
-        _ask(server, "PATCH", path, {"metadata": {"finalizers": [*claim.metadata.finalizers, FINALIZER]}})
+    finalizers = claim.metadata.finalizers or []
+    if allocation is not None and FINALIZER not in finalizers:
+        _ask(server, "PATCH", path, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
     status: Json = {"reservedFor": [write(each) for each in (*claim.status.reserved_for, consumer)]}
     if allocation is not None:
         now = format_time(server.registry.now())
@@ -90,7 +92,7 @@ def _reserve(
     return read(_ask(server, "PATCH", f"{path}/status", {"status": status}), ResourceClaim), True
 
 
-def _tell(server: ApiServer, pod: Pod, found: Json, decision: Decision) -> bool:
+def _tell(server: ApiServer, pod: ApiPod, found: Json, decision: Decision) -> bool:
     """Say in the pod's status why it has no node, and drop the allocation that keeps it from all; whether it wrote."""
     conditions = (found.get("status") or {}).get("conditions") or []
     reason = REASONS[decision.outcome]
@@ -107,7 +109,7 @@ def _tell(server: ApiServer, pod: Pod, found: Json, decision: Decision) -> bool:
     return True
 
 
-def _path(pod: Pod) -> str:
+def _path(pod: ApiPod) -> str:
     return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
 
 

@@ -11,12 +11,12 @@ from typing import Literal
 
 import msgspec
 
+from gpuplane.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.sandbox.apiserver.quantities import parse_quantity
 from gpuplane.sandbox.scheduler.allocator import InvalidPools, Pick, allocate
 from gpuplane.sandbox.scheduler.capacity import InUse
 from gpuplane.sandbox.scheduler.claims import Allocation, ResourceClaim
 from gpuplane.sandbox.scheduler.nodeselection import matches_node, may_run_on
-from gpuplane.sandbox.scheduler.objects import Node, Pod
 from gpuplane.sandbox.scheduler.results import make_allocation
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 from gpuplane.sandbox.scheduler.wanted import AllocationError
@@ -35,7 +35,7 @@ Outcome = Literal["scheduled", "waiting", "unschedulable", "failed"]
 class Cluster(msgspec.Struct, frozen=True):
     """What the API server has."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[ApiNode, ...] = ()
     slices: tuple[ResourceSlice, ...] = ()
     classes: tuple[DeviceClass, ...] = ()
     claims: tuple[ResourceClaim, ...] = ()
@@ -58,7 +58,7 @@ class Decision(msgspec.Struct, frozen=True):
     deallocate: str = ""
 
 
-def decide(cluster: Cluster, pod: Pod) -> Decision:
+def decide(cluster: Cluster, pod: ApiPod) -> Decision:
     """What becomes of a pod that has no node. Of nodes that are as good, the first by name."""
     claims = find_claims(cluster, pod)
     if claims is None:
@@ -100,19 +100,19 @@ def decide(cluster: Cluster, pod: Pod) -> Decision:
     return Decision("scheduled", best, allocations, tuple(as_good))
 
 
-def find_claims(cluster: Cluster, pod: Pod) -> tuple[ResourceClaim, ...] | None:
+def find_claims(cluster: Cluster, pod: ApiPod) -> tuple[ResourceClaim, ...] | None:
     """The claims of a pod; None while one is not there, is on its way out or is another pod's."""
-    made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses}
+    made = {each.name: each.resource_claim_name for each in pod.status.resource_claim_statuses or ()}
     known = {each.key: each for each in cluster.claims}
     found = []
-    for each in pod.spec.resource_claims:
+    for each in pod.spec.resource_claims or ():
         if each.resource_claim_name is None and each.name in made and made[each.name] is None:
             continue  # no claim is needed
         name = each.resource_claim_name or made.get(each.name)
         claim = known.get(f"{pod.metadata.namespace}/{name}")
         if claim is None or claim.metadata.deletion_timestamp:
             return None
-        owners = [owner["uid"] for owner in claim.metadata.owner_references if owner.get("kind") == "Pod"]
+        owners = [owner.uid for owner in claim.metadata.owner_references or () if owner.kind == "Pod"]
         if each.resource_claim_name is None and owners != [pod.metadata.uid]:
             return None
         found.append(claim)
@@ -155,7 +155,7 @@ def _missing_class(claims: Sequence[ResourceClaim], classes: Mapping[str, Device
     return ""
 
 
-def _is_available(claim: ResourceClaim, node: Node) -> bool:
+def _is_available(claim: ResourceClaim, node: ApiNode) -> bool:
     allocation = claim.status.allocation
     return allocation is None or allocation.node_selector is None or matches_node(allocation.node_selector, node)
 

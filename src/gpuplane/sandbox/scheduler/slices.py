@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 
+from gpuplane.kubernetes.objects import ObjectMetadata
 from gpuplane.kubernetes.selectors import NodeSelector, Taint
-from gpuplane.sandbox.scheduler.objects import Json, Metadata, Object
+from gpuplane.sandbox.scheduler.objects import Json, Object
 
 
 class CounterConsumption(Object, frozen=True):
@@ -49,7 +50,7 @@ class SliceSpec(Object, frozen=True):
 
 
 class ResourceSlice(Object, frozen=True):
-    metadata: Metadata
+    metadata: ObjectMetadata
     spec: SliceSpec
 
 
@@ -76,5 +77,5 @@ class ClassSpec(Object, frozen=True):
 
 
 class DeviceClass(Object, frozen=True):
-    metadata: Metadata
+    metadata: ObjectMetadata
     spec: ClassSpec = ClassSpec()

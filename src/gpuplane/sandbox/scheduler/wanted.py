@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from gpuplane.kubernetes.objects import ApiNode
 from gpuplane.sandbox.scheduler.capacity import InUse, find_consumed
 from gpuplane.sandbox.scheduler.cel import MissingLibrary, SelectorError, Variables, matches
 from gpuplane.sandbox.scheduler.claims import ExactRequest, Request, ResourceClaim
-from gpuplane.sandbox.scheduler.objects import Node
 from gpuplane.sandbox.scheduler.pools import Candidate, DeviceId, Pool, reaches
 from gpuplane.sandbox.scheduler.slices import DeviceClass, Selector
 
@@ -35,7 +35,7 @@ class Wanted(msgspec.Struct, frozen=True):
 class Selection:
     """Which devices the selectors choose on a node, each asked once."""
 
-    def __init__(self, node: Node, pools: Sequence[Pool], in_use: InUse) -> None:
+    def __init__(self, node: ApiNode, pools: Sequence[Pool], in_use: InUse) -> None:
         self._node, self._pools, self._in_use = node, pools, in_use
         self._known: dict[tuple[str, str, DeviceId], bool] = {}
 

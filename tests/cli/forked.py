@@ -21,7 +21,7 @@ import time
 import traceback
 import tty
 from contextlib import suppress
-from typing import NoReturn
+from typing import Literal, NoReturn
 
 import msgspec
 
@@ -42,6 +42,7 @@ class Request(msgspec.Struct):
     typed: str = ""  # on standard input, before its end
     until: str = ""  # ends it by the signal once it has written that
     signal: int = signal.SIGTERM
+    refused: Literal["", "full", "gone"] = ""  # standard output takes nothing: a full disk, a reader that has gone
     apart: bool = True  # standard output and standard error; else both are one, as on a real terminal
     deadline: float = 120.0
     log: str = ""  # a file: it goes on without being waited for, writes there, and ends with this process
@@ -131,10 +132,22 @@ def _channels(request: Request) -> tuple[tuple[int, int, int], tuple[int, int, i
     if request.columns is None:
         (theirs_in, ours_in), (ours_out, theirs_out) = os.pipe(), os.pipe()
         ours_err, theirs_err = os.pipe() if request.apart else (ours_out, theirs_out)
+        if request.refused:
+            os.close(theirs_out)
+            theirs_out = _refusing(request.refused)
         return (ours_in, ours_out, ours_err), (theirs_in, theirs_out, theirs_err)
     ours, theirs = _terminal(request.columns)
     beside = _terminal(request.columns) if request.apart else (ours, theirs)
     return (ours, ours, beside[0]), (theirs, theirs, beside[1])
+
+
+def _refusing(why: str) -> int:
+    """What takes no output."""
+    if why == "full":
+        return os.open("/dev/full", os.O_WRONLY)
+    reader, writer = os.pipe()
+    os.close(reader)
+    return writer
 
 
 def _terminal(columns: int) -> tuple[int, int]:

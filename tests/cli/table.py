@@ -115,6 +115,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("", says="GPULost"),
         Row("GPULost", verbatim=True, says="fallen off the bus"),
         Row("GPULots", 2, "Did you mean 'GPULost'?"),
+        Row("Nonsense", 2, "Invalid value for '[ALERT]': 'Nonsense' is not one of 'GPUCountDecreased', "),
     ),
     "config check": (
         Row("{config}", says="good"),

@@ -44,6 +44,11 @@ def world(terminals: Terminals) -> Iterator[World]:
         yield World(Path(folder), terminals)
 
 
+def _prints(row: Row) -> bool:
+    """Whether it ends by itself, with a result on standard output."""
+    return row.status == 0 and not (row.until or row.nothing or row.once)
+
+
 def test_the_table_has_every_command() -> None:
     """With input that is good and input that is not, and as JSON where there is that option."""
     assert sorted(ROWS) == LEAVES
@@ -71,6 +76,22 @@ def test_a_command_says_what_it_should(name: str, terminals: Terminals, world: W
             says = " ".join(world.words(row.says, user)) if status == row.status else ""
             found = [*_wrong(ended, columns, status), *_misses(row, ended, columns, status, says)]
             problems += (_told(problem, words, columns, user, ended) for problem in found)
+    assert not problems, "\n\n".join(problems)
+
+
+@pytest.mark.parametrize("name", [name for name, rows in sorted(ROWS.items()) if any(map(_prints, rows))])
+def test_a_result_that_nobody_takes_is_an_error(name: str, terminals: Terminals, world: World) -> None:
+    """Status 1: a full disk is said in one line; to a reader that has gone, as `head`, nothing is said."""
+    problems: list[str] = []
+    for row in [row for row in ROWS[name] if _prints(row)]:
+        for refused, said in (("full", "Error: No space left on device"), ("gone", "")):
+            words = [*name.split(), *world.words(row.words, USERS[0])]
+            ended = terminals.run(*words, refused=refused, typed=row.typed, directory=str(world.here))
+            if row.after:
+                terminals.run(*world.words(row.after, USERS[0]))
+            errors = [line for line in ended.err.splitlines() if line.startswith("Error") or "Traceback" in line]
+            if ended.status != 1 or errors != [said] * bool(said):
+                problems.append(_told(f"standard output is {refused}", words, None, USERS[0], ended))
     assert not problems, "\n\n".join(problems)
 
 
@@ -128,6 +149,15 @@ def _wrong(ended: Ended, columns: int | None, status: int) -> Iterator[str]:
         yield "no usage and the way to the help on standard error alone"
     if status == 2 and not _error(ended):
         yield "no error"
+    if status == 2 and _lists_twice(ended.err):
+        yield "it lists the choices more than once"
+
+
+def _lists_twice(errors: str) -> bool:
+    """Whether more than a few choices are said in the usage, and again in the error."""
+    said = "".join(errors.split())
+    listed = re.findall(r"'([^']+)'", said.partition("isnotoneof")[2].partition(".")[0])
+    return len(listed) > 4 and all(said.count(each) > 1 for each in listed)
 
 
 def _misses(row: Row, ended: Ended, columns: int | None, status: int, says: str) -> Iterator[str]:

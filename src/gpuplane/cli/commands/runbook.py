@@ -22,7 +22,7 @@ def pages() -> dict[str, Path]:
 
 
 @click.command()
-@click.argument("alert", required=False, type=OneOf(pages()))
+@click.argument("alert", required=False, metavar="[ALERT]", type=OneOf(pages()))
 def command(alert: str | None) -> None:
     """Print what an alert means, how to check it and what to do. Without ALERT: list the alerts."""
     known = pages()

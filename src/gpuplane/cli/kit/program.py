@@ -82,6 +82,8 @@ def run(program: Modules) -> NoReturn:
         ended_by(ended.signal)
     except UnicodeEncodeError as error:
         status = _show(click.ClickException(f"'{error.object}' is not UTF-8 text"))
+    except BrokenPipeError:
+        os._exit(1)  # whoever read the result has enough of it, as `head`
     except OSError as error:
         os._exit(_show(click.ClickException(told(error))))  # what standard output could not take is not tried again
     end_at_once()

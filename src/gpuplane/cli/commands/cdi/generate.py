@@ -59,25 +59,22 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     roots = Path(here or asked.driver_root), Path(here or asked.dev_root)
     seen = _seen(machine, *roots, library_folders(said), timeout)
     spec = _spec(seen, asked)
+    if path is None:
+        click.echo(_text(spec, form), nl=False)
+        return
     try:
         with signals.whole():
             _write(_text(spec, form), path)
-    except BrokenPipeError:
-        raise
     except OSError as error:
-        raise click.ClickException(f"{path or 'standard output'}: {error.strerror}") from None
-    if path is not None:
-        say(f"{path}: {format_count(len(spec.devices), 'device')} of {spec.kind}, CDI {spec.cdi_version}", err=True)
+        raise click.ClickException(f"{path}: {error.strerror}") from None
+    say(f"{path}: {format_count(len(spec.devices), 'device')} of {spec.kind}, CDI {spec.cdi_version}", err=True)
 
 
-def _write(text: str, path: Path | None) -> None:
-    if path is None:
-        click.echo(text, nl=False)
-    else:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        replace(path.parent, path.name, text.encode())
-        if reason := untrusted(path, follow=True):
-            note(f"{path}: {reason}: users other than root could change what containers get; let only root write there")
+def _write(text: str, path: Path) -> None:
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    replace(path.parent, path.name, text.encode())
+    if reason := untrusted(path, follow=True):
+        note(f"{path}: {reason}: users other than root could change what containers get; let only root write there")
 
 
 def _seen(machine: str, driver_root: Path, dev_root: Path, folders: tuple[str, ...], timeout: float) -> Machine:

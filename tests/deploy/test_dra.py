@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplane.node.core.dra.configs import gpu_config
 from gpuplane.node.core.dra.publishing import manifest
 from gpuplane.node.core.dra.slices import resource_slices
 from gpuplane.node.core.kinds.attributes import UNKNOWN
+from gpuplane.node.core.kinds.nvidia.claimconfigs import gpu_config
 from gpuplane.node.kubelet.dra.registration import PLUGIN_DIRECTORY, REGISTRATION_DIRECTORY
 from gpuplane.node.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, OpaqueConfig
 from gpuplane.node.model.config import DraSettings

@@ -2,7 +2,8 @@
 
 import pytest
 
-from gpuplane.node.core.dra.configs import InvalidConfig, gpu_config, time_slice
+from gpuplane.node.core.kinds.claimconfigs import InvalidConfig
+from gpuplane.node.core.kinds.nvidia.claimconfigs import gpu_config, time_slice
 from gpuplane.node.model.claims import AllocatedClaim, AllocatedDevice, OpaqueConfig
 from tests.node.core.dra.nodes import claim
 

@@ -9,7 +9,6 @@ from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.dra.checking import doubtful_claims
 from gpuplane.node.core.dra.claimspecs import claim_specs
-from gpuplane.node.core.dra.configs import gpu_config
 from gpuplane.node.core.dra.preparing import (
     MAX_REMEMBERED_CLAIMS,
     claim_problem,
@@ -17,6 +16,7 @@ from gpuplane.node.core.dra.preparing import (
     is_claim_gone,
     prepare_problem,
 )
+from gpuplane.node.core.kinds.nvidia.claimconfigs import gpu_config
 from gpuplane.node.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, OpaqueConfig
 from gpuplane.node.model.config import DraSettings, Settings
 from gpuplane.node.model.facts import (
@@ -162,7 +162,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         counts[claim.claim.uid] += 1
         return gpu_config(claim, allocated)
 
-    monkeypatch.setattr("gpuplane.node.core.dra.preparing.gpu_config", count)
+    monkeypatch.setattr("gpuplane.node.core.kinds.nvidia.claimconfigs.gpu_config", count)
     return counts
 
 

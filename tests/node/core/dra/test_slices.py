@@ -238,8 +238,8 @@ def test_a_gpu_in_mig_mode_is_published_only_while_a_claim_has_it() -> None:
 
 def test_a_gpu_without_a_name_is_not_published() -> None:
     """Its UUID is not known, or makes no name; of two with one UUID there is one device, which no claim gets."""
-    gpus = (GPUS[0].but(uuid=""), GPUS[1].but(uuid="GPU-" + "x" * 70), GPUS[2], GPUS[3].but(uuid="GPU-2"))
-    found = node(machine=MACHINE.but(gpus=gpus))
+    nameless = (GPUS[0].but(uuid=""), GPUS[1].but(uuid="GPU-" + "x" * 70), GPUS[1].but(index=4, uuid="gpu-1"))
+    found = node(machine=MACHINE.but(gpus=(*nameless, GPUS[2], GPUS[3].but(uuid="GPU-2"))))
     assert list(published(found)) == ["gpu-2"]
     assert "gpuplane.io/unhealthy=duplicate-uuid:NoSchedule" in taints(found)["gpu-2"]
 

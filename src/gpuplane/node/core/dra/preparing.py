@@ -16,7 +16,6 @@ from gpuplane.base.text import Text, clip
 from gpuplane.node.core.containers.cdi.names import qualified_name
 from gpuplane.node.core.devicenames import device_noun
 from gpuplane.node.core.dra.claimspecs import claim_fingerprints, claim_specs, omission_reasons
-from gpuplane.node.core.dra.configs import InvalidConfig, applies, gpu_config, time_slice
 from gpuplane.node.core.dra.devices import DraDevices, dra_devices
 from gpuplane.node.core.dra.names import (
     DNS_LABEL,
@@ -26,13 +25,13 @@ from gpuplane.node.core.dra.names import (
     claim_cdi_name,
     pool_name,
 )
+from gpuplane.node.core.kinds.claimconfigs import InvalidConfig
 from gpuplane.node.core.kinds.dra import DraDevice
-from gpuplane.node.core.kinds.nvidia.gpu import GPU
-from gpuplane.node.core.kinds.table import kind_of
+from gpuplane.node.core.kinds.table import dra_of
 from gpuplane.node.core.partitions.plans import withdrawn_units
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.model.claims import AllocatedClaim, AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
-from gpuplane.node.model.config import DraSettings, Settings, TimeSlice
+from gpuplane.node.model.config import DraSettings, Settings
 from gpuplane.node.model.reasons import Holder, Reason, ReasonCode, ReasonKind
 from gpuplane.node.model.snapshot import Allocation, Snapshot
 from gpuplane.node.model.status import CLAIM_FILES, STATE_DIRECTORY
@@ -262,25 +261,10 @@ def _prepared_device(
     claim: AllocatedClaim, allocated: AllocatedDevice, device: DraDevice, dra: DraSettings
 ) -> PreparedDevice:
     """Raises InvalidConfig."""
-    time_slice = _time_slice(claim, allocated, device)
     name = claim_cdi_name(claim.claim.uid, allocated.device)
-    return PreparedDevice(
-        allocated=allocated,
-        unit=device.unit,
-        cdi_id=qualified_name(claim_cdi_kind(dra.driver), name),
-        time_slice=None if allocated.is_admin else time_slice,
-    )
-
-
-def _time_slice(claim: AllocatedClaim, allocated: AllocatedDevice, device: DraDevice) -> TimeSlice | None:
-    """What the claim's configuration asks for. Raises InvalidConfig."""
-    if kind_of(device.unit) is GPU:
-        return time_slice(gpu_config(claim, allocated))
-    if any(each.requests and applies(each, allocated) for each in claim.configs):
-        raise InvalidConfig(
-            f"allocation.devices.config: {device.unit}, which request {allocated.request} got, has none"
-        )
-    return None
+    cdi_id = qualified_name(claim_cdi_kind(dra.driver), name)
+    prepared = PreparedDevice(allocated=allocated, unit=device.unit, cdi_id=cdi_id)
+    return dra_of(device.unit).configure(prepared, claim)
 
 
 def _described_problem(omitted: Mapping[str, Text], devices: Iterable[PreparedDevice]) -> Reason | None:

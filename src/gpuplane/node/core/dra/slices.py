@@ -16,7 +16,7 @@ from gpuplane.node.core.dra.devices import DraDevices, dra_devices
 from gpuplane.node.core.dra.names import device_name, pool_name
 from gpuplane.node.core.dra.taints import device_taints, taint_reasons
 from gpuplane.node.core.kinds.dra import DraDevice
-from gpuplane.node.core.kinds.table import kind_of
+from gpuplane.node.core.kinds.table import dra_of
 from gpuplane.node.core.view import part_view
 from gpuplane.node.model.config import DraSettings
 from gpuplane.node.model.reasons import Reason
@@ -89,7 +89,7 @@ def _slices(
         if name not in found:
             gone = (GONE,) if devices.is_counted(name) else ()
             why = (*gone, *(() if dra.enabled else (DISABLED,)))
-            found[name] = _slice_device(_absent_device(unit), device_taints(why, dra))
+            found[name] = _slice_device(dra_of(unit).absent_device(unit), device_taints(why, dra))
     return tuple(
         ResourceSlice(
             name=slice_name(node, dra.driver, name),
@@ -105,10 +105,3 @@ def _slices(
 
 def _slice_device(device: DraDevice, taints: tuple[DeviceTaint, ...]) -> SliceDevice:
     return SliceDevice(name=device.name, attributes=device.attributes, capacity=device.capacity, taints=taints)
-
-
-def _absent_device(unit: str) -> DraDevice:
-    """A device that a claim holds and that is not there."""
-    kind = kind_of(unit)
-    assert kind is not None  # it has a name
-    return kind.dra.absent_device(unit)

@@ -17,7 +17,7 @@ from gpuplane.node.core.dra.claimspecs import omission_reasons
 from gpuplane.node.core.dra.devices import dra_devices
 from gpuplane.node.core.health.reasons import direct_health_reasons
 from gpuplane.node.core.kinds.dra import DraDevice
-from gpuplane.node.core.kinds.table import KINDS, kind_of
+from gpuplane.node.core.kinds.table import KINDS, dra_of
 from gpuplane.node.core.partitions.plans import withdrawn_units
 from gpuplane.node.core.view import view, without_allocations
 from gpuplane.node.core.withholding import held_units
@@ -68,11 +68,10 @@ def taint_reasons(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
 def _lasting_reasons(snapshot: Snapshot) -> Mapping[str, tuple[Reason, ...]]:
     """The same, apart from what containers hold and what is being changed."""
     unavailable, omitted = unavailable_units(snapshot), omission_reasons(snapshot)
-    of_kind = {name: _degrading_reasons(snapshot, kind.record_key) for name, kind in KINDS.items()}
+    of_kind = {kind.dra: _degrading_reasons(snapshot, kind.record_key) for kind in KINDS.values()}
     found = {}
     for each in dra_devices(snapshot).by_name.values():
-        kind = kind_of(each.unit)
-        degrading = *(of_kind[kind.name] if kind is not None else ()), *_degrading_reasons(snapshot, each.unit)
+        degrading = *of_kind[dra_of(each.unit)], *_degrading_reasons(snapshot, each.unit)
         if why := (*unavailable.get(each.unit, ()), *degrading, *_own_reasons(each, omitted.get(each.unit, ""))):
             found[each.unit] = why
     return found

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gpuplane.base.value import Value
 from gpuplane.node.model.cdi import ContainerEdits
+from gpuplane.node.model.claims import AllocatedClaim, PreparedDevice
 from gpuplane.node.model.machine import DeviceList, Machine
 from gpuplane.node.model.reasons import Reason
 from gpuplane.node.model.resourceslices import DeviceAttribute, DeviceCapacity
@@ -48,6 +49,8 @@ class KindInDra(NamedTuple):
     """All devices, in a stable order; None while they have not been counted."""
     absent_device: Callable[[str], DraDevice]
     """A device that a claim has and that is not there any more, by its id."""
+    configure: Callable[[PreparedDevice, AllocatedClaim], PreparedDevice]
+    """The device as the claim's opaque configuration wants it. Raises InvalidConfig."""
     fault_taint: Callable[[str], tuple[str, str] | None] = lambda code: None
     """The taint of a fault, by its code: (name in the domain of the driver, value); None: one of gpuplane.io."""
     is_awaited: bool = False

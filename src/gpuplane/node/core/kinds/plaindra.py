@@ -12,9 +12,11 @@ from gpuplane.node.core.kinds.attributes import (
     numa_attributes,
     text_attribute,
 )
+from gpuplane.node.core.kinds.claimconfigs import InvalidConfig, configs_for_device
 from gpuplane.node.core.kinds.dra import DNS_LABEL, DraDevice, KindInDra
 from gpuplane.node.core.kinds.unitresource import UnitResource
 from gpuplane.node.model.cdi import ContainerEdits
+from gpuplane.node.model.claims import AllocatedClaim, PreparedDevice
 from gpuplane.node.model.machine import DeviceList, Machine
 from gpuplane.node.model.resourceslices import DeviceAttribute
 from gpuplane.node.model.views import Unit
@@ -47,7 +49,15 @@ def plain_kind_in_dra(
     def device_name(id: str) -> str:
         return plain_device_name(kind, id.removeprefix(f"{kind}:"))
 
-    return KindInDra(f"{kind}-", device_name, lambda name: f"{kind}:", devices, absent_device)
+    return KindInDra(f"{kind}-", device_name, lambda name: f"{kind}:", devices, absent_device, _refuse_configs)
+
+
+def _refuse_configs(device: PreparedDevice, claim: AllocatedClaim) -> PreparedDevice:
+    """The same device: an entry for all requests is for others. Raises InvalidConfig for one that names its request."""
+    for where, config in configs_for_device(claim, device.allocated):
+        if config.requests:
+            raise InvalidConfig(f"{where}: {device.unit}, which request {device.allocated.request} got, has none")
+    return device
 
 
 def plain_device_name(kind: str, device_id: str) -> str:

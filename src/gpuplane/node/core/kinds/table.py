@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from gpuplane.node.core.kinds.devicenode import DEVICE_NODE
+from gpuplane.node.core.kinds.dra import KindInDra
 from gpuplane.node.core.kinds.kind import Kind
 from gpuplane.node.core.kinds.nvidia.gpu import GPU
 from gpuplane.node.model.health import FaultCatalogue
@@ -20,6 +21,13 @@ UNIT_ID_PREFIXES = tuple(prefix for kind in KINDS.values() for prefix in kind.id
 def kind_of(unit_id: str) -> Kind | None:
     """The kind of a unit, or of a health record, by its id; None for an id that is no unit's."""
     return next((kind for kind in KINDS.values() if unit_id.startswith(kind.id_prefixes)), None)
+
+
+def dra_of(unit_id: str) -> KindInDra:
+    """What the kind of a unit says to Dynamic Resource Allocation."""
+    kind = kind_of(unit_id)
+    assert kind is not None  # a device that claims may have is of a kind
+    return kind.dra
 
 
 def is_plain_unit(unit_id: str) -> bool:

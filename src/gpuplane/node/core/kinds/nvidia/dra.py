@@ -10,17 +10,18 @@ from collections.abc import Sequence
 from gpuplane.node.core.kinds.attributes import NO_CAPACITY
 from gpuplane.node.core.kinds.dra import DNS_LABEL, DraDevice, KindInDra
 from gpuplane.node.core.kinds.nvidia.attributes import absent_gpu_attributes, gpu_attributes, gpu_capacity
+from gpuplane.node.core.kinds.nvidia.claimconfigs import configure_gpu
 from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.model.machine import DeviceList, Driver, Gpu, Machine
 from gpuplane.node.model.reasons import Reason
 
-NAME_PREFIX = "gpu-"
+UUID_PREFIX, NAME_PREFIX = "GPU-", "gpu-"
 
 
 def gpu_device_name(uuid: str) -> str:
     """A GPU's name in its pool: "gpu-8d0e…"; "" where its UUID makes no name."""
     name = uuid.lower()
-    return name if name.startswith(NAME_PREFIX) and DNS_LABEL.fullmatch(name) else ""
+    return name if uuid.startswith(UUID_PREFIX) and DNS_LABEL.fullmatch(name) else ""
 
 
 def _devices(machine: Machine | None, _: DeviceList) -> Sequence[DraDevice] | None:
@@ -57,9 +58,16 @@ def _fault_taint(code: str) -> tuple[str, str] | None:
 
 def _unit_by_name(name: str) -> str:
     """A UUID of NVIDIA is in lower case but for its prefix."""
-    return f"GPU-{name.removeprefix(NAME_PREFIX)}"
+    return f"{UUID_PREFIX}{name.removeprefix(NAME_PREFIX)}"
 
 
 GPU_IN_DRA = KindInDra(
-    NAME_PREFIX, gpu_device_name, _unit_by_name, _devices, _absent_device, fault_taint=_fault_taint, is_awaited=True
+    NAME_PREFIX,
+    gpu_device_name,
+    _unit_by_name,
+    _devices,
+    _absent_device,
+    configure_gpu,
+    fault_taint=_fault_taint,
+    is_awaited=True,
 )

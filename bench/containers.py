@@ -19,9 +19,9 @@ from gpuplane.node.core.containers.cdi import specstatus as condition
 from gpuplane.node.core.containers.cdi.desiredspecs import GPU_KIND, desired_specs
 from gpuplane.node.core.containers.cdi.specbuilder import build_spec
 from gpuplane.node.core.containers.cdi.specrequest import SpecOptions
-from gpuplane.node.host.cdi.directory import names
-from gpuplane.node.host.cdi.hook import INSTALLED
-from gpuplane.node.host.cdi.keeper import keep_specifications
+from gpuplane.node.host.cdi.directory import file_names_of_kind
+from gpuplane.node.host.cdi.hook import HOOK_PATH
+from gpuplane.node.host.cdi.specifications import keep_specifications
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.node.model.machine import Machine, Mig, MigDevice
@@ -59,7 +59,7 @@ async def _changes(machine: Machine, where: str | None) -> tuple[list[float], in
         settings = Settings(mig_strategy="mixed", device_list_strategy=("cdi-cri",))
         for fact in (ConfigLoaded(settings), AllocationsListed((), 0.0), MachineObserved(machine)):
             node.apply(fact)
-        keeping = asyncio.create_task(keep_specifications(node, Path(directory), INSTALLED, None))
+        keeping = asyncio.create_task(keep_specifications(node, Path(directory), HOOK_PATH, None))
         assert await node.wait_until(lambda snapshot: bool(condition.fingerprints_on_disk(snapshot)), 10)
         times = []
         for partitioned in _layouts(machine):
@@ -67,7 +67,7 @@ async def _changes(machine: Machine, where: str | None) -> tuple[list[float], in
             node.apply(MachineObserved(partitioned))
             assert await node.wait_until(_is_on_disk, 10)
             times.append((time.perf_counter() - began) * 1e3)
-        size = (Path(directory) / names(GPU_KIND)[0]).stat().st_size
+        size = (Path(directory) / file_names_of_kind(GPU_KIND)[0]).stat().st_size
         keeping.cancel()
         with suppress(asyncio.CancelledError):
             await keeping

@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from bench.row import Measure, Row
-from gpuplane.node.host.mps.control import LOG
-from gpuplane.node.host.mps.processes import CONTROL, PIPE, Process
+from gpuplane.node.host.mps.control import LOG_DIRECTORY_VARIABLE
+from gpuplane.node.host.mps.processes import CONTROL_PROGRAM, PIPE_DIRECTORY_VARIABLE, Process
 from gpuplane.node.model.mps import MpsDaemon
 from tests.node.host.mps.world import World
 
@@ -60,10 +60,13 @@ async def kills() -> list[Row]:
 async def _answers(world: World, before: Process) -> None:
     """Until a daemon other than that answers."""
     await world.until(lambda: (running := world.daemon(GPU.name)) and running != before)
-    environment = {PIPE: str(world.pipe(GPU.name)), LOG: str(world.pipe(GPU.name).with_name("log"))}
+    environment = {
+        PIPE_DIRECTORY_VARIABLE: str(world.pipe(GPU.name)),
+        LOG_DIRECTORY_VARIABLE: str(world.pipe(GPU.name).with_name("log")),
+    }
     for _ in range(100):
         process = await asyncio.create_subprocess_exec(
-            world.tools / CONTROL, stdin=PIPED, stdout=DROPPED, env=environment
+            world.tools / CONTROL_PROGRAM, stdin=PIPED, stdout=DROPPED, env=environment
         )
         await process.communicate(b"get_server_list\n")
         if process.returncode == 0:

@@ -34,7 +34,7 @@ def mounted(host: Path, to: Path) -> Path:
 
 
 def found(root: Path) -> DriverFiles:
-    files, why = DriverFilesSearch(str(root), KernelFiles("/nonexistent")).look(VERSION)
+    files, why = DriverFilesSearch(str(root), KernelFiles("/nonexistent")).search(VERSION)
     assert files is not None, why
     return files
 
@@ -70,11 +70,11 @@ def test_debians_alternatives_are_followed(tmp_path: Path) -> None:
 
 def test_the_hosts_ldconfig_is_seen(tmp_path: Path) -> None:
     """The hook is named only where the agent sees the static program that it calls."""
-    ours = next((Path(each) for each in ldconfig.PATHS if Path(each).is_file()), None)
-    if ours is None or not ldconfig.usable(Path("/")):
+    ours = next((Path(each) for each in ldconfig.LDCONFIG_PATHS if Path(each).is_file()), None)
+    if ours is None or not ldconfig.has_usable_ldconfig(Path("/")):
         pytest.skip("this machine has no static ldconfig to copy")
     host = grow(tmp_path / "host", MERGED)
     shutil.copy2(ours.resolve(), host / "usr/sbin" / ours.name)
 
-    assert ldconfig.usable(host)
-    assert ldconfig.usable(mounted(host, tmp_path / "seen"))
+    assert ldconfig.has_usable_ldconfig(host)
+    assert ldconfig.has_usable_ldconfig(mounted(host, tmp_path / "seen"))

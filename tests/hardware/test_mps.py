@@ -13,9 +13,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.control import LOG
-from gpuplane.node.host.mps.keeper import VISIBLE
-from gpuplane.node.host.mps.processes import CONTROL, PIPE
+from gpuplane.node.host.mps.control import LOG_DIRECTORY_VARIABLE
+from gpuplane.node.host.mps.daemonkeeper import VISIBLE_DEVICES_VARIABLE
+from gpuplane.node.host.mps.processes import CONTROL_PROGRAM, PIPE_DIRECTORY_VARIABLE
 from gpuplane.node.model.mps import MpsDaemon
 from tests.hardware.capture import look
 from tests.node.host.mps.world import World
@@ -36,9 +36,9 @@ OUT_OF_MEMORY = 2
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     """A supervisor of NVIDIA's programs."""
-    found = shutil.which(CONTROL)
+    found = shutil.which(CONTROL_PROGRAM)
     if found is None:
-        pytest.skip(f"needs {CONTROL}")
+        pytest.skip(f"needs {CONTROL_PROGRAM}")
     if os.getuid():
         pytest.skip("needs root: a server runs as the user of its clients")
     with TemporaryDirectory(prefix="mps-") as folder:
@@ -59,9 +59,15 @@ def gpu() -> str:
 async def ask(world: World, command: str) -> str:
     """What the daemon answers."""
     process = await asyncio.create_subprocess_exec(
-        CONTROL, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, PIPE: str(world.pipe(NAME)), LOG: str(world.pipe(NAME).with_name("log"))},
-    )  # fmt: skip
+        CONTROL_PROGRAM,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={
+            **os.environ,
+            PIPE_DIRECTORY_VARIABLE: str(world.pipe(NAME)),
+            LOG_DIRECTORY_VARIABLE: str(world.pipe(NAME).with_name("log")),
+        },
+    )
     async with asyncio.timeout(60):
         return (await process.communicate(command.encode() + b"\n"))[0].decode().strip()
 
@@ -81,7 +87,7 @@ async def test_a_daemon_is_started_limited_and_ended(gpu: str, world: World) -> 
 
     client = await asyncio.create_subprocess_exec(
         sys.executable, "-c", CLIENT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, PIPE: str(world.pipe(NAME)), VISIBLE: gpu},
+        env={**os.environ, PIPE_DIRECTORY_VARIABLE: str(world.pipe(NAME)), VISIBLE_DEVICES_VARIABLE: gpu},
     )  # fmt: skip
     world.clients.append(client)
     assert client.stdout is not None
@@ -92,7 +98,7 @@ async def test_a_daemon_is_started_limited_and_ended(gpu: str, world: World) -> 
 
     world.want()
     await world.until_says(NAME, "stays until its clients have ended")
-    assert processes.alive(running)
+    assert processes.is_alive(running)
     await world.end(client)
     await world.until(lambda: not world.family())
     assert await asyncio.to_thread(mode, gpu) == before

@@ -19,7 +19,7 @@ from gpuplane.node.core.containers.cdi.desiredspecs import desired_spec_of_file,
 from gpuplane.node.core.containers.cdi.names import CDI_KINDS
 from gpuplane.node.core.containers.cdi.registry import Registry, build_registry
 from gpuplane.node.core.containers.cdi.specstatus import fingerprints_on_disk, spec_fingerprints
-from gpuplane.node.host.specfiles import found
+from gpuplane.node.host.specfiles import read_spec_files
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded
 from gpuplane.node.model.machine import Machine
@@ -70,7 +70,7 @@ class Node(World):
 
     def known(self) -> Registry:
         """What a container runtime knows."""
-        return build_registry(found([self.place.cdi]))
+        return build_registry(read_spec_files([self.place.cdi]))
 
     @property
     def other(self) -> Path:

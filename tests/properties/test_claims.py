@@ -87,14 +87,14 @@ class Site:
 
     def start(self) -> None:
         """An agent after another: it loads what lies there, looks, and asks kubelet."""
-        ledger, problems = state.load(self.state, "boot")
+        ledger, problems = state.load_ledger(self.state, "boot")
         assert problems == []
         assert self.gone.isdisjoint(ledger.claims or {})
         self.snapshot = Snapshot(ledger=Ledger(boot_id="boot"))
         self.apply(LedgerLoaded(ledger))
         self.apply(ConfigLoaded(DRA))
-        self.writer = state.Writer(self.state, claims=[f"claims/{uid}" for uid in ledger.claims or {}])
-        self.seen: dict[str, claimfiles.Seen] = {}
+        self.writer = state.LedgerWriter(self.state, claims=[f"claims/{uid}" for uid in ledger.claims or {}])
+        self.seen: dict[str, claimfiles.SeenClaimFile] = {}
         self.apply(MachineObserved(MACHINE))
         self.list(late=False)
 
@@ -242,13 +242,13 @@ class Site:
     def write_files(self) -> None:
         """As `claimfiles` does."""
         claims, specs = self.snapshot.ledger.claims or {}, claim_specs(self.snapshot)
-        found = claimfiles.look(self.cdi, DRIVER, {})
+        found = claimfiles.read_claim_files(self.cdi, DRIVER, {})
         for uid in found.keys() - claims.keys():
-            claimfiles.store(self.cdi, claim_file_name(DRIVER, uid), None)
+            claimfiles.store_claim_file(self.cdi, claim_file_name(DRIVER, uid), None)
         for uid, spec in specs.items():
             if uid not in found or found[uid].spec != spec:
-                claimfiles.store(self.cdi, claim_file_name(DRIVER, uid), spec)
-        found = claimfiles.look(self.cdi, DRIVER, found)
+                claimfiles.store_claim_file(self.cdi, claim_file_name(DRIVER, uid), spec)
+        found = claimfiles.read_claim_files(self.cdi, DRIVER, found)
         says = {uid: spec_fingerprint(each.spec) for uid, each in found.items() if each.spec is not None}
         self.apply(StatusChanged(CLAIM_FILES, ClaimFilesStatus("ok", fingerprints=says)))
 
@@ -279,7 +279,7 @@ class Site:
         """What was answered is there, and what is gone has left nothing."""
         left = {uid for uid in self.answers if uid not in self.leaving}
         assert left <= (self.snapshot.ledger.claims or {}).keys()
-        there = claimfiles.look(self.cdi, DRIVER, {})
+        there = claimfiles.read_claim_files(self.cdi, DRIVER, {})
         assert left <= there.keys()
         for uid in left:
             spec = there[uid].spec

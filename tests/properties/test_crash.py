@@ -77,7 +77,7 @@ class Mortal(Life):
     """Agents, one after another."""
 
     def __init__(self, disk: Disk) -> None:
-        self.disk, self.writer, self.dying, self.deaths = disk, state.Writer(disk.directory), 0, 0
+        self.disk, self.writer, self.dying, self.deaths = disk, state.LedgerWriter(disk.directory), 0, 0
         self.unknown: list[FaultOccurred] = []
         super().__init__()
 
@@ -111,9 +111,9 @@ class Mortal(Life):
     def start(self, again: Fact | None) -> None:
         """The next agent: with what is on disk, it looks, hears of kubelet, and reads the kernel log from its start."""
         self.deaths += 1
-        remembered, problems = state.load(self.disk.directory, BOOT)
+        remembered, problems = state.load_ledger(self.disk.directory, BOOT)
         assert problems == []
-        self.writer, self.read = state.Writer(self.disk.directory), 0
+        self.writer, self.read = state.LedgerWriter(self.disk.directory), 0
         self.snapshot = Snapshot(ledger=Ledger(boot_id=BOOT))
         for fact in (LedgerLoaded(remembered), ConfigLoaded(SETTINGS), *((again,) if again else ())):
             self.apply(fact)
@@ -162,7 +162,7 @@ def succeed(life: Mortal, told: Moment | None, moments: list[Moment], patient: b
     `told`: what the dead one heard last.
     """
     chance = life.disk.random
-    remembered, _ = state.load(life.disk.directory, BOOT)
+    remembered, _ = state.load_ledger(life.disk.directory, BOOT)
     written = remembered.health == life.snapshot.ledger.health
     if (
         told is not None

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.files import FOLDER
+from gpuplane.node.host.mps.files import FILES_FOLDER
 from gpuplane.node.host.mps.processes import Process
 from gpuplane.node.model.mps import MpsDaemon
 from tests.lengths import length
@@ -55,7 +55,7 @@ class Life:
         """Each client's server is there."""
         for client, (server, _) in self.clients.items():
             assert client.returncode is None
-            assert processes.alive(server), f"the server of client {client.pid} was ended after {self.told}"
+            assert processes.is_alive(server), f"the server of client {client.pid} was ended after {self.told}"
 
     async def supervisor_dies(self) -> None:
         await self.world.kill(self.dice.choice((signal.SIGKILL, signal.SIGTERM)))
@@ -103,7 +103,7 @@ class Life:
 
     def intact(self) -> bool:
         """Whether clients can reach the daemon's socket: what was taken away is put back."""
-        ours, theirs = self.world.root / FOLDER / GPU / "control", self.world.pipe(GPU) / "control"
+        ours, theirs = self.world.root / FILES_FOLDER / GPU / "control", self.world.pipe(GPU) / "control"
         return ours.exists() and theirs.exists() and ours.samefile(theirs)
 
     async def client_ends(self) -> None:

@@ -234,7 +234,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path) -> None:
 def test_two_at_once(tmp_path: Path, golden: Golden) -> None:
     """The second says so and changes nothing; it does not wait."""
     file, state = copied("kubeadm-1.7.toml", tmp_path), tmp_path / "state"
-    with memories.locked(state), unchanged(tmp_path):
+    with memories.lock_memories(state), unchanged(tmp_path):
         done = run("containerd", "--config", file, *V, "--state-dir", state)
 
     assert done.exit_code == 1
@@ -273,7 +273,7 @@ def test_who_is_not_root_is_told_to_be(monkeypatch: pytest.MonkeyPatch, golden: 
     """Where that is what it takes."""
     for user in (1000, 0):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
-        with pytest.raises(sources.Failed) as raised, sources.told("/"):
+        with pytest.raises(sources.NodeAccessFailed) as raised, sources.as_node_access_failure("/"):
             raise PermissionError(13, "Permission denied", "/x")
         golden(str(raised.value), f"user {user}")
 
@@ -353,7 +353,7 @@ def test_the_program_is_asked_for_the_version(tmp_path: Path, monkeypatch: pytes
         assert json.loads(done.output)["version"] == version, said
 
     program.write_text("#!/bin/sh\nexec sleep 60\n")
-    monkeypatch.setattr(sources, "PATIENCE", 0.2)
+    monkeypatch.setattr(sources, "VERSION_TIMEOUT", 0.2)
     done = run("containerd", "--config", file, "--executable-path", program, "--check")
     assert done.exit_code == 1
     golden(done.output)

@@ -7,7 +7,7 @@ import pytest
 
 from gpuplane.node.core.containers.cdi.registry import Registry, UnresolvableDevices, build_registry, resolve_devices
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems
-from gpuplane.node.host.specfiles import found
+from gpuplane.node.host.specfiles import read_spec_files
 from tests.conformance.podman.box import Failed, Podman, Seen
 
 pytestmark = pytest.mark.xdist_group("podman")  # what has one store is not used by two workers
@@ -18,7 +18,7 @@ def written(directory: Path, **files: str) -> Registry:
     for name, text in files.items():
         head = "cdiVersion: 0.5.0\n" + ("" if "kind:" in text else f"kind: lab.example/{name}\n")
         (directory / f"{name}.yaml").write_text(head + dedent(text))
-    return build_registry(found([directory]))
+    return build_registry(read_spec_files([directory]))
 
 
 def test_what_a_container_has_of_several_devices(podman: Podman, bare: Seen, tmp_path: Path) -> None:

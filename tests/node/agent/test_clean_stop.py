@@ -11,8 +11,8 @@ import pytest
 
 from gpuplane.node.agent.main import Options, run
 from gpuplane.node.hardware.described.source import Described
-from gpuplane.node.host.filewatch import contents
-from gpuplane.node.host.state import boot_id, load
+from gpuplane.node.host.filewatch import watch_file
+from gpuplane.node.host.state import boot_id, load_ledger
 from gpuplane.node.model.control import ControlRequest, ControlResponse, GetNodeState
 from gpuplane.node.model.encoding import decode
 
@@ -51,7 +51,7 @@ async def test_what_has_just_happened_is_not_forgotten_by_a_stop(
     machine, state = tmp_path / "machine.yaml", tmp_path / "state"
     machine.write_text(MACHINE)
     options = Options(kubelet_root=tmp_path / "kubelet", state_dir=state)
-    running = asyncio.create_task(run(options, [Described(contents(machine, every=0.01), machine.name)]))
+    running = asyncio.create_task(run(options, [Described(watch_file(machine, every=0.01), machine.name)]))
     async with asyncio.timeout(60):
         while not (state / "health.json").exists():
             await asyncio.sleep(0.01)
@@ -63,7 +63,7 @@ async def test_what_has_just_happened_is_not_forgotten_by_a_stop(
         os.kill(os.getpid(), signal.SIGTERM)
         await running
 
-    ledger, problems = load(state, boot_id())
+    ledger, problems = load_ledger(state, boot_id())
     assert not problems
     assert ledger.health is not None
     assert [finding.code for finding in ledger.health.devices["GPU-0"].findings] == ["xid-79"]

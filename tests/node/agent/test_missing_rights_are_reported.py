@@ -13,7 +13,7 @@ import pytest
 
 from gpuplane.node.agent.options import Options
 from gpuplane.node.agent.rights import lacks, useless
-from gpuplane.node.host.rights import closed, unwritable
+from gpuplane.node.host.rights import is_inaccessible, unwritable_directory
 from gpuplane.sandbox.agent import Agent
 from tests import nobody
 from tests.golden import Golden
@@ -137,9 +137,9 @@ def test_what_is_no_matter_of_rights_is_left_to_others(tmp_path: Path) -> None:
     """A file in the place of a directory, a folder that can be made, and one that is there."""
     (tmp_path / "file").touch()
     for folder in (tmp_path, tmp_path / "a/b/c", tmp_path / "file", tmp_path / "file/a"):
-        assert unwritable(folder) is None
-    assert not closed(tmp_path / "nothing", os.R_OK)
-    assert not closed(tmp_path / "file", os.R_OK | os.W_OK)
+        assert unwritable_directory(folder) is None
+    assert not is_inaccessible(tmp_path / "nothing", os.R_OK)
+    assert not is_inaccessible(tmp_path / "file", os.R_OK | os.W_OK)
 
 
 def test_a_directory_that_cannot_be_looked_into_stands_in_the_way() -> None:
@@ -150,5 +150,5 @@ def test_a_directory_that_cannot_be_looked_into_stands_in_the_way() -> None:
         inside = Path(folder) / "in"
         inside.mkdir(0o777)
         with as_nobody():
-            assert unwritable(inside) == Path(folder)
-            assert closed(inside / "x", os.R_OK)
+            assert unwritable_directory(inside) == Path(folder)
+            assert is_inaccessible(inside / "x", os.R_OK)

@@ -15,7 +15,7 @@ from gpuplane import __version__
 from gpuplane.node.agent import control as module
 from gpuplane.node.agent.control import control
 from gpuplane.node.agent.node import Node
-from gpuplane.node.host.state import keep_stored
+from gpuplane.node.host.state import keep_ledger_stored
 from gpuplane.node.model.config import NodeObjectRequests
 from gpuplane.node.model.control import (
     ControlRequest,
@@ -37,7 +37,7 @@ from tests.texts import as_shown
 async def listening(node: Node, directory: Path) -> AsyncIterator[Path]:
     """A node that answers on its control socket and keeps its ledger stored."""
     socket = directory / "control.sock"
-    tasks = [asyncio.create_task(control(node, socket)), asyncio.create_task(keep_stored(node, directory))]
+    tasks = [asyncio.create_task(control(node, socket)), asyncio.create_task(keep_ledger_stored(node, directory))]
     assert await node.wait_until(lambda s: STATE_DIRECTORY in s.statuses, deadline=60)
     while not socket.exists():
         await asyncio.sleep(0)

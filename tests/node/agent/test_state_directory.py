@@ -23,7 +23,7 @@ from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.health.devicehealth import health_without_parents
 from gpuplane.node.core.ledger import FIELDS_WITH_FILE, adapt_to_new_boot, encode_part, is_ledger_stored
 from gpuplane.node.host import state
-from gpuplane.node.host.lock import locked
+from gpuplane.node.host.lock import locked_directory
 from gpuplane.node.model.claims import AllocatedDevice, ClaimName, PreparedClaim, PreparedDevice
 from gpuplane.node.model.config import NodeObjectRequests, Settings
 from gpuplane.node.model.control import ControlResponse, RestoreDevice
@@ -79,7 +79,7 @@ async def store(first: Ledger, directory: Path, *more: Ledger) -> None:
 @asynccontextmanager
 async def storing(node: Node, directory: Path) -> AsyncIterator[None]:
     """The reconciler, as it runs in an agent."""
-    keeping = asyncio.create_task(state.keep_stored(node, directory, every=0.01, glance=0.02))
+    keeping = asyncio.create_task(state.keep_ledger_stored(node, directory, every=0.01, glance=0.02))
     try:
         yield
     finally:
@@ -90,17 +90,17 @@ async def storing(node: Node, directory: Path) -> AsyncIterator[None]:
 async def test_what_is_stored_is_loaded(tmp_path: Path) -> None:
     """The ledger of the same boot comes back whole; a later, smaller one leaves nothing behind."""
     await store(FULL, tmp_path)
-    assert state.load(tmp_path, "boot") == (FULL, [])
+    assert state.load_ledger(tmp_path, "boot") == (FULL, [])
 
     await store(FULL, tmp_path, Ledger(boot_id="boot"))
-    assert state.load(tmp_path, "boot") == (Ledger(boot_id="boot"), [])
+    assert state.load_ledger(tmp_path, "boot") == (Ledger(boot_id="boot"), [])
     assert [each for each in tmp_path.rglob("*") if each.is_file()] == []
 
 
 async def test_a_claim_that_is_over_loses_its_file(tmp_path: Path) -> None:
     """Also one that an earlier agent wrote, which ends before anything else was written."""
     await store(FULL, tmp_path)
-    node = Node(Snapshot(ledger=state.load(tmp_path, "boot")[0]), now=lambda: 100.0)
+    node = Node(Snapshot(ledger=state.load_ledger(tmp_path, "boot")[0]), now=lambda: 100.0)
     async with storing(node, tmp_path):
         await asyncio.sleep(0)  # the writer has begun
         node.apply(ClaimUnprepareRequested(ClaimName("default", "a", "uid-1")))
@@ -115,7 +115,7 @@ async def test_a_claims_file_that_is_wrong_costs_that_claim(tmp_path: Path) -> N
     (tmp_path / "claims/uid-2.json").write_bytes(good)
     (tmp_path / "claims/uid-3.json").write_text("{}")
     (tmp_path / "claims/uid-4.json").mkdir()
-    ledger, problems = state.load(tmp_path, "boot")
+    ledger, problems = state.load_ledger(tmp_path, "boot")
 
     assert ledger == FULL
     assert [re.findall("uid-[0-9]", each)[0] for each in problems] == ["uid-2", "uid-3", "uid-4"]
@@ -126,7 +126,7 @@ async def test_a_reboot_ends_a_release_and_keeps_the_config_name_the_runtime_and
     """Times of another boot mean nothing in this one, and its kernel log begins anew."""
     await store(FULL, tmp_path)
 
-    assert state.load(tmp_path, "next")[0] == Ledger(
+    assert state.load_ledger(tmp_path, "next")[0] == Ledger(
         boot_id="next",
         config_name="a100",
         mig_parents=FULL.mig_parents,
@@ -154,12 +154,12 @@ async def test_an_unreadable_file_costs_only_itself(tmp_path: Path, content: byt
     await store(FULL, tmp_path)
     (tmp_path / "release.json").write_bytes(content)
 
-    ledger, problems = state.load(tmp_path, "boot")
+    ledger, problems = state.load_ledger(tmp_path, "boot")
 
     assert ledger == FULL.but(release=None)
     assert len(problems) == 1 and "release.json" in problems[0]
     assert (tmp_path / "release.unreadable").read_bytes() == content
-    assert state.load(tmp_path, "boot") == (FULL.but(release=None), [])
+    assert state.load_ledger(tmp_path, "boot") == (FULL.but(release=None), [])
 
 
 VERSIONS = Path(__file__).parent / "state"
@@ -218,7 +218,7 @@ RELEASED = Ledger(
 
 
 def test_the_files_of_each_released_version_are_read_whole() -> None:
-    assert state.load(VERSIONS / "version-2", "boot") == (RELEASED, [])
+    assert state.load_ledger(VERSIONS / "version-2", "boot") == (RELEASED, [])
 
 
 def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_files_of_a_newer_version_are_read_for_what_is_known_here(tmp_path: Path
     a copy of each such file is kept for the version that wrote it."""
     shutil.copytree(VERSIONS / "version-3", tmp_path, dirs_exist_ok=True)
 
-    ledger, problems = state.load(tmp_path, "boot")
+    ledger, problems = state.load_ledger(tmp_path, "boot")
 
     assert ledger.but(health=None, time_slices=None) == RELEASED.but(health=None, time_slices=None)
     assert ledger.time_slices == {"GPU-b": TimeSliceState(tried_length="short", requested_at=2.0)}
@@ -251,7 +251,7 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(
 ) -> None:
     """Until a person gives them back: gpuplane health restore all. A reboot does not."""
     (tmp_path / "health.json").write_bytes(b'{"version":3,"boot_id":"boot","value":' + value + b"}")
-    ledger, [problem] = state.load(tmp_path, "boot")
+    ledger, [problem] = state.load_ledger(tmp_path, "boot")
     golden(problem, f"the problem of {value.decode()}")
 
     gpus = (Gpu(index=0, uuid="GPU-a"), Gpu(index=1, uuid="GPU-b"))
@@ -283,14 +283,14 @@ def test_what_is_left_out_is_told_in_few_words(tmp_path: Path) -> None:
     """However long the names in a file are."""
     names = ",".join(f'"{n}{"x" * 100_000}":1' for n in range(9))
     (tmp_path / "health.json").write_text(f'{{"version":2,"boot_id":"boot","value":{{{names}}}}}')
-    _, [problem] = state.load(tmp_path, "boot")
+    _, [problem] = state.load_ledger(tmp_path, "boot")
     assert len(problem) < 1000 + len(str(tmp_path))
 
 
 async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_remembered(tmp_path: Path) -> None:
     """So is its lock; and what is promised meanwhile counts only once it is there."""
     directory = tmp_path / "s"
-    async with locked(directory) as waiting:
+    async with locked_directory(directory) as waiting:
         assert [owner async for owner in waiting] == []
         node = Node(Snapshot(), now=lambda: 100.0)
         node.apply(LedgerLoaded(FULL))
@@ -300,22 +300,22 @@ async def test_a_directory_that_is_removed_is_made_again_with_all_that_is_rememb
                 remove(removed) if removed.is_dir() else removed.unlink()
                 assert await node.wait_until(lambda s: not is_ledger_stored(s), deadline=60)
                 assert await node.wait_until(is_ledger_stored, deadline=60)
-                assert state.load(directory, "boot") == (FULL, [])
-            async with locked(directory, every=0.01) as second:
+                assert state.load_ledger(directory, "boot") == (FULL, [])
+            async with locked_directory(directory, every=0.01) as second:
                 assert await anext(second) == f"process {os.getpid()}"
 
 
 async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_alone(tmp_path: Path) -> None:
     """The condition says whose it is, and no promise counts as kept."""
     directory = tmp_path / "s"
-    async with locked(directory) as waiting:
+    async with locked_directory(directory) as waiting:
         assert [owner async for owner in waiting] == []
         node = Node(Snapshot(), now=lambda: 100.0)
         node.apply(LedgerLoaded(FULL))
         async with storing(node, directory):
             assert await node.wait_until(is_ledger_stored, deadline=60)
             remove(directory)
-            async with locked(directory) as other:
+            async with locked_directory(directory) as other:
                 assert [owner async for owner in other] == []
                 assert await node.wait_until(lambda s: s.statuses[STATE_DIRECTORY].state == "failing", deadline=60)
                 assert f" {os.getpid()}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY].text)
@@ -328,10 +328,10 @@ async def test_a_directory_that_comes_back_is_ours_and_gets_all_that_is_remember
     directory, away = tmp_path / "state", tmp_path / "away"
     drain = Drain(reason="fan", since=1.0)
     drained, nothing = Ledger(health=HealthRecords(devices={"GPU-0": DeviceRecord(drain=drain)})), Ledger()
-    async with locked(directory) as waiting:
+    async with locked_directory(directory) as waiting:
         async for owner in waiting:
             raise AssertionError(owner)
-        writer = state.Writer(directory)
+        writer = state.LedgerWriter(directory)
         assert writer.write(drained) is None
         (directory / "claims").mkdir()
         (directory / "claims" / "uid-1.json").write_bytes(b"{}")
@@ -341,10 +341,10 @@ async def test_a_directory_that_comes_back_is_ours_and_gets_all_that_is_remember
         away.rename(directory)
         assert not writer.intact()
         assert writer.write(nothing) is None
-        assert state.load(directory, "")[0].health is None
+        assert state.load_ledger(directory, "")[0].health is None
         assert [*(directory / "claims").iterdir()] == []
         assert writer.write(drained) is None
-        assert state.load(directory, "")[0] == drained
+        assert state.load_ledger(directory, "")[0] == drained
 
 
 async def test_a_link_in_the_place_of_the_lock_or_of_a_file_is_not_followed(tmp_path: Path) -> None:
@@ -355,12 +355,12 @@ async def test_a_link_in_the_place_of_the_lock_or_of_a_file_is_not_followed(tmp_
     for name in ("lock", "health.json", "health.json.new"):
         (directory / name).symlink_to(tmp_path / "foreign")
     with pytest.raises(OSError) as raised:
-        async with locked(directory):
+        async with locked_directory(directory):
             pass
     assert raised.value.errno == errno.ELOOP
-    assert any("health.json: " in each for each in state.load(directory, "boot")[1])
+    assert any("health.json: " in each for each in state.load_ledger(directory, "boot")[1])
     await store(FULL, directory)
-    assert state.load(directory, "boot") == (FULL, [])
+    assert state.load_ledger(directory, "boot") == (FULL, [])
     assert (tmp_path / "foreign").read_text() == "foreign"
 
 
@@ -371,7 +371,7 @@ async def test_a_directory_that_others_can_change_is_not_believed(tmp_path: Path
     parent.mkdir()
     parent.chmod(mode)
     with pytest.raises(PermissionError, match=f"{parent} ") as raised:
-        async with locked(parent / "s"):
+        async with locked_directory(parent / "s"):
             pass
     assert raised.value.filename == str(parent / "s")
 
@@ -381,7 +381,7 @@ async def test_a_directory_of_somebody_else_is_not_believed(tmp_path: Path) -> N
     (tmp_path / "s").mkdir(mode=0o700)
     os.chown(tmp_path / "s", 65534, 65534)
     with pytest.raises(PermissionError, match="65534"):
-        async with locked(tmp_path / "s"):
+        async with locked_directory(tmp_path / "s"):
             pass
     assert list((tmp_path / "s").iterdir()) == []
 
@@ -389,7 +389,7 @@ async def test_a_directory_of_somebody_else_is_not_believed(tmp_path: Path) -> N
 async def test_a_file_in_the_place_of_the_directory_is_said(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("x")
     with pytest.raises(NotADirectoryError):
-        async with locked(tmp_path / "s"):
+        async with locked_directory(tmp_path / "s"):
             pass
 
 
@@ -406,12 +406,12 @@ async def test_a_file_that_the_disk_does_not_give_costs_only_itself(tmp_path: Pa
     spoil(tmp_path / f"{spoiled}.json")
     rest = FULL.but(**{spoiled.replace("-", "_"): None})
 
-    ledger, problems = state.load(tmp_path, "boot")
+    ledger, problems = state.load_ledger(tmp_path, "boot")
     await store(ledger, tmp_path)
 
     assert ledger == rest
     assert len(problems) == 1 and f"{spoiled}.json: " in problems[0]
-    assert state.load(tmp_path, "boot")[0] == rest
+    assert state.load_ledger(tmp_path, "boot")[0] == rest
     assert (tmp_path / f"{spoiled}.json/x").is_dir()
 
 
@@ -419,10 +419,10 @@ async def test_what_could_not_be_read_is_not_taken_for_what_is_not_there(tmp_pat
     """A ledger that was not loaded removes nothing; a value that this agent came to have replaces the file."""
     await store(FULL, tmp_path)
     await store(Ledger(boot_id="boot"), tmp_path)
-    assert state.load(tmp_path, "boot") == (FULL, [])
+    assert state.load_ledger(tmp_path, "boot") == (FULL, [])
 
     await store(Ledger(boot_id="boot"), tmp_path, Ledger(boot_id="boot", config_name="b"))
-    assert state.load(tmp_path, "boot") == (FULL.but(config_name="b"), [])
+    assert state.load_ledger(tmp_path, "boot") == (FULL.but(config_name="b"), [])
 
 
 async def test_what_cannot_be_set_aside_stays(tmp_path: Path) -> None:
@@ -431,7 +431,7 @@ async def test_what_cannot_be_set_aside_stays(tmp_path: Path) -> None:
     (tmp_path / "release.json").write_text("{")
     spoil(tmp_path / "release.unreadable")
 
-    ledger, problems = state.load(tmp_path, "boot")
+    ledger, problems = state.load_ledger(tmp_path, "boot")
 
     assert ledger == FULL.but(release=None)
     assert f"release.unreadable: {os.strerror(errno.EISDIR)}" in problems[0]
@@ -452,7 +452,7 @@ async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> Non
         shutil.rmtree(tmp_path / "share-layouts.json.new")
         assert await node.wait_until(is_ledger_stored, deadline=60)
         assert node.snapshot.stored_ledger.possible_share_layouts == (FULL.share_layouts,)
-        assert state.load(tmp_path, "boot") == (FULL, [])
+        assert state.load_ledger(tmp_path, "boot") == (FULL, [])
 
 
 async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path) -> None:
@@ -463,13 +463,13 @@ async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path)
     async with storing(node, tmp_path):
         assert await node.wait_until(lambda s: STATE_DIRECTORY in s.statuses, deadline=60)
         assert f"release.json: {os.strerror(errno.EISDIR)}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY].text)
-        assert state.load(tmp_path, "boot")[0] == FULL.but(release=None)
+        assert state.load_ledger(tmp_path, "boot")[0] == FULL.but(release=None)
         assert not is_ledger_stored(node.snapshot)
 
         (tmp_path / "release.json/x").rmdir()
         (tmp_path / "release.json").rmdir()
         assert await node.wait_until(is_ledger_stored, deadline=60)
-    assert state.load(tmp_path, "boot") == (FULL, [])
+    assert state.load_ledger(tmp_path, "boot") == (FULL, [])
 
 
 class Killed(Exception):
@@ -501,22 +501,22 @@ def test_a_crash_at_any_write_leaves_the_old_value_or_the_new(
         with suppress(Killed):
             state._write(directory, "config_name", now, "boot")
 
-    ledger, problems = state.load(directory, "boot")
+    ledger, problems = state.load_ledger(directory, "boot")
     assert ledger.config_name in (before, now)
     assert problems == []
 
 
 async def test_a_second_agent_waits_and_is_told_who_holds_the_directory(tmp_path: Path) -> None:
     """The lock names its holder, and passes on when that one ends."""
-    async with locked(tmp_path / "s") as first:
+    async with locked_directory(tmp_path / "s") as first:
         assert [owner async for owner in first] == []
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o700
-        async with locked(tmp_path / "s", every=0.01) as second:
+        async with locked_directory(tmp_path / "s", every=0.01) as second:
             assert await anext(second) == f"process {os.getpid()}"
             rest = asyncio.ensure_future(anext(second, None))
             await asyncio.sleep(0)
         rest.cancel()
-    async with locked(tmp_path / "s") as third:
+    async with locked_directory(tmp_path / "s") as third:
         assert [owner async for owner in third] == []
 
 
@@ -545,7 +545,7 @@ async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk
 ) -> None:
     """The ledger is as it was before the wish, but the disk is not yet: a crash would bring the wish back."""
     node = Node(Snapshot(), now=lambda: 100.0)
-    keeping = asyncio.create_task(state.keep_stored(node, tmp_path))
+    keeping = asyncio.create_task(state.keep_ledger_stored(node, tmp_path))
     assert await node.wait_until(is_ledger_stored, deadline=60)
     writing, go_on, write = threading.Event(), threading.Event(), state._write
 

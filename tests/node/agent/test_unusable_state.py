@@ -16,9 +16,9 @@ from gpuplane.node.agent.options import Options
 from gpuplane.node.core.advertising import UNSAVED_LAYOUT_TEXT, missing_information_reason, offer
 from gpuplane.node.core.ledger import encode_part
 from gpuplane.node.core.serving import standby_reason
-from gpuplane.node.hardware import HARDWARE
-from gpuplane.node.host.peek import remembered
+from gpuplane.node.hardware import HARDWARE_PART
 from gpuplane.node.host.state import boot_id
+from gpuplane.node.host.storedledger import read_stored_ledger
 from gpuplane.node.model.config import MemorySharedResource, Settings, Sharing
 from gpuplane.node.model.facts import Action, ConfigLoaded, Fact, MachineObserved
 from gpuplane.node.model.health import DeviceRecord, Drain, HealthRecords
@@ -35,7 +35,7 @@ DRAINED = HealthRecords(devices={"GPU-0": DeviceRecord(drain=Drain(reason="fan")
 class Still:
     """A source whose GPU never changes."""
 
-    part = HARDWARE
+    part = HARDWARE_PART
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
         yield MachineObserved(MACHINE)
@@ -123,10 +123,10 @@ async def test_whoever_stands_by_believes_no_directory_that_others_can_change(tm
     state = tmp_path / "s"
     state.mkdir(mode=0o700)
     (state / "health.json").write_bytes(encode_part(DRAINED, "boot"))
-    assert remembered(state, "boot") == Ledger(boot_id="boot", health=DRAINED)
+    assert read_stored_ledger(state, "boot") == Ledger(boot_id="boot", health=DRAINED)
     state.chmod(0o777)
-    assert remembered(state, "boot") == Ledger(boot_id="boot")
-    assert remembered(tmp_path / "nowhere", "boot") == Ledger(boot_id="boot")
+    assert read_stored_ledger(state, "boot") == Ledger(boot_id="boot")
+    assert read_stored_ledger(tmp_path / "nowhere", "boot") == Ledger(boot_id="boot")
 
 
 async def test_there_is_no_control_socket_where_others_could_put_another_thing(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from gpuplane.node.host import filewatch
-from gpuplane.node.host.filewatch import Folder, contents, contents_or_folder
+from gpuplane.node.host.filewatch import FolderContents, watch_file, watch_file_or_folder
 
 EVERY = 0.01
 
 
-async def seen(looks: AsyncIterator[bytes | Folder | OSError]) -> bytes | Folder | OSError:
+async def seen(looks: AsyncIterator[bytes | FolderContents | OSError]) -> bytes | FolderContents | OSError:
     """The next that is seen, within a deadline."""
     async with asyncio.timeout(60):
         return await anext(looks)
@@ -35,7 +35,7 @@ def mount(directory: Path, version: str, **content: str) -> None:
 async def test_what_a_path_is_is_seen_at_each_look(tmp_path: Path) -> None:
     """Nothing, a file, a directory and nothing again, in whatever order."""
     path = tmp_path / "config"
-    looks = contents_or_folder(path, EVERY)
+    looks = watch_file_or_folder(path, EVERY)
     assert isinstance(await seen(looks), FileNotFoundError)
     path.write_text("a")
     assert await seen(looks) == b"a"
@@ -54,7 +54,7 @@ async def test_one_file_that_cannot_be_read_costs_no_other(tmp_path: Path) -> No
     (tmp_path / "gone").symlink_to("nowhere")
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "fifo")
-    looks = contents_or_folder(tmp_path, EVERY)
+    looks = watch_file_or_folder(tmp_path, EVERY)
     found = await seen(looks)
 
     assert isinstance(found, dict)
@@ -75,7 +75,7 @@ async def test_a_swap_in_the_middle_of_a_look_is_not_seen(tmp_path: Path, monkey
         return real(path, most)
 
     monkeypatch.setattr(filewatch, "_content", swapped)
-    looks = contents_or_folder(tmp_path, EVERY)
+    looks = watch_file_or_folder(tmp_path, EVERY)
     assert await seen(looks) == {"x": b"2", "y": b"2"}
 
 
@@ -91,7 +91,7 @@ async def test_what_is_no_file_that_ends_is_an_error_once(tmp_path: Path, hostil
         os.truncate(path, 1 << 40)
     else:
         path.symlink_to("/dev/zero" if hostile == "device" else f"/proc/self/fd/{reading}")
-    looks = contents(path, EVERY)
+    looks = watch_file(path, EVERY)
     problem = await seen(looks)
     assert isinstance(problem, OSError)
     assert problem.errno == (errno.EFBIG if hostile == "sparse" else errno.EINVAL)
@@ -109,7 +109,7 @@ async def test_a_file_of_a_directory_without_an_end_costs_itself(tmp_path: Path)
     (tmp_path / "good").write_text("1")
     (tmp_path / "large").touch()
     os.truncate(tmp_path / "large", 1 << 40)
-    found = await seen(contents_or_folder(tmp_path, EVERY))
+    found = await seen(watch_file_or_folder(tmp_path, EVERY))
     assert isinstance(found, dict)
     assert found["good"] == b"1"
     assert isinstance(found["large"], OSError)
@@ -117,9 +117,9 @@ async def test_a_file_of_a_directory_without_an_end_costs_itself(tmp_path: Path)
 
 async def test_a_directory_without_an_end_is_an_error(tmp_path: Path) -> None:
     """Too many files, or too much in all of them: the memory that it takes is bounded."""
-    for number in range(filewatch.MOST_FILES + 1):
+    for number in range(filewatch.MAX_FILES + 1):
         (tmp_path / f"{number}").touch()
-    found = await seen(contents_or_folder(tmp_path, EVERY))
+    found = await seen(watch_file_or_folder(tmp_path, EVERY))
     assert isinstance(found, OSError)
     assert found.filename == str(tmp_path)
 
@@ -127,6 +127,6 @@ async def test_a_directory_without_an_end_is_an_error(tmp_path: Path) -> None:
 async def test_what_is_too_much_of_a_directory_costs_the_last_files(tmp_path: Path) -> None:
     for number in range(6):
         (tmp_path / f"{number}").write_bytes(bytes(3 << 20))
-    found = await seen(contents_or_folder(tmp_path, EVERY))
+    found = await seen(watch_file_or_folder(tmp_path, EVERY))
     assert isinstance(found, dict)
     assert [isinstance(content, bytes) for content in found.values()] == [True] * 5 + [False]

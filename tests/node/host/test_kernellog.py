@@ -18,7 +18,7 @@ from gpuplane.node.core.health.devicehealth import health_without_parents
 from gpuplane.node.core.health.kernellog import parse_kmsg_record
 from gpuplane.node.core.health.state_machine import MAX_EVENT_CODES
 from gpuplane.node.core.step import step
-from gpuplane.node.host.kernellog import TURN, watch_kernel_log
+from gpuplane.node.host.kernellog import RECORDS_PER_TURN, watch_kernel_log
 from gpuplane.node.model.facts import AllocationsListed, FaultOccurred, MachineObserved
 from gpuplane.node.model.health import DeviceRecord, Finding
 from gpuplane.node.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
@@ -476,7 +476,7 @@ async def test_many_records_at_once_leave_others_their_turn(tmp_path: Path) -> N
     watcher.cancel()
     await asyncio.gather(watcher, return_exceptions=True)
 
-    assert turns >= 2000 / TURN
+    assert turns >= 2000 / RECORDS_PER_TURN
     assert len(node.snapshot.ledger.health.devices["GPU-0"].fault_counts) == MAX_EVENT_CODES
 
 

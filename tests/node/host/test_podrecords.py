@@ -22,7 +22,7 @@ UID, ID = "76acaf17-8883-41ef-8dbd-7e32f6f22459", "a9" * 32
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(podrecords, "PAUSE", 0.0)
+    monkeypatch.setattr(podrecords, "READ_INTERVAL", 0.0)
 
 
 def record(root: Path, namespace: str, pod: str, uid: str, container: str, id: str) -> None:
@@ -143,7 +143,7 @@ def test_the_directories_are_read_rarely(tmp_path: Path, monkeypatch: pytest.Mon
         return iter(())
 
     monkeypatch.setattr(PodRecords, "_list", list_nothing)
-    monkeypatch.setattr(podrecords, "PAUSE", 1.0)
+    monkeypatch.setattr(podrecords, "READ_INTERVAL", 1.0)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     records, asked = PodRecords(tmp_path), ContainerId(UID, ID)
     for _ in range(600):

@@ -14,8 +14,8 @@ import click
 from gpuplane.cli.kit.messages import fail, told
 from gpuplane.cli.kit.options import PATH, OneOf
 from gpuplane.cli.kit.servingflags import serving_options_of_command
-from gpuplane.node.host.mps.files import FOLDER, WANTED
-from gpuplane.node.host.mps.keeper import Tools
+from gpuplane.node.host.mps.daemonkeeper import MpsTools
+from gpuplane.node.host.mps.files import FILES_FOLDER, WANTED_FILE
 from gpuplane.node.host.mps.supervisor import Supervisor
 from gpuplane.node.model.config import Settings
 from gpuplane.service import logs
@@ -37,8 +37,10 @@ log = logging.getLogger("gpuplane.mps")
     envvar="MPS_ROOT",
     help="The directory of the daemons' sockets and files: the agent's --mps-root.",
 )
-@click.option("--control", default=Tools().control, show_default=True, help="NVIDIA's control daemon.")
-@click.option("--smi", default=Tools().smi, show_default=True, help="The program nvidia-smi, which sets compute modes.")
+@click.option("--control", default=MpsTools().control, show_default=True, help="NVIDIA's control daemon.")
+@click.option(
+    "--smi", default=MpsTools().smi, show_default=True, help="The program nvidia-smi, which sets compute modes."
+)
 @click.option(
     "--shm",
     type=OneOf(("own", "host")),
@@ -64,11 +66,11 @@ def command(
     It must be root, runs until a signal, and logs to standard error.
     """
     logs.set_up(log_format)
-    root, tools = root.absolute(), Tools(control=control, smi=smi, own_shm=shm == "own")
+    root, tools = root.absolute(), MpsTools(control=control, smi=smi, own_shm=shm == "own")
     serve(_run(root, tools, pages))
 
 
-def _announce(root: Path, tools: Tools) -> None:
+def _announce(root: Path, tools: MpsTools) -> None:
     """What there is to do, and what it lacks: until the agent asks for a daemon there may be nothing else to say."""
     log.info("supervising MPS daemons below %s%s", root, ": the agent has not requested any yet" * _unasked(root))
     for program, option, lack in (
@@ -80,9 +82,9 @@ def _announce(root: Path, tools: Tools) -> None:
 
 
 def _unasked(root: Path) -> bool:
-    """Whether no wish of the agent is there. One that may not be looked for may be."""
+    """Whether no file of the agent is there. One that may not be looked for may be."""
     try:
-        (root / FOLDER / WANTED).lstat()
+        (root / FILES_FOLDER / WANTED_FILE).lstat()
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:
@@ -90,7 +92,7 @@ def _unasked(root: Path) -> bool:
     return False
 
 
-async def _run(root: Path, tools: Tools, pages: ServingOptions | None) -> None:
+async def _run(root: Path, tools: MpsTools, pages: ServingOptions | None) -> None:
     """Supervise until a signal."""
     try:
         await _supervise(Supervisor(root, tools), pages, lambda: _announce(root, tools))

@@ -17,7 +17,7 @@ from gpuplane.cli.kit.options import PATH, OneOf, json_option, misuse
 from gpuplane.cli.kit.presenter import print_json
 from gpuplane.node.core.runtimes.plan import ChangeRecord, FileChange, format_version, unified_diff
 from gpuplane.node.host.runtimes import memories
-from gpuplane.node.host.runtimes.sources import Failed, Judged, Wish, judge
+from gpuplane.node.host.runtimes.sources import NodeAccessFailed, RuntimePlan, RuntimeRequest, plan_runtime_change
 
 STATE_DIR = Path("/var/lib/gpuplane-runtime")
 """Not the agent's, which its container can write: what is remembered decides what root writes where."""
@@ -158,36 +158,40 @@ def configure(
     config, drop_in = (
         str(Path(each).absolute()) if each else "" for each in (asked["config"], asked["drop_in_config"])
     )
-    wish = Wish(runtime, asked["cdi_dir"], config, drop_in, asked["runtime_version"], asked["executable_path"])
+    request = RuntimeRequest(
+        runtime, asked["cdi_dir"], config, drop_in, asked["runtime_version"], asked["executable_path"]
+    )
     try:
-        report = _undo(wish, state_dir, dry_run) if undo else _configure(wish, state_dir, check or dry_run)
-    except (InvalidInput, Failed) as error:
+        report = _undo(request, state_dir, dry_run) if undo else _configure(request, state_dir, check or dry_run)
+    except (InvalidInput, NodeAccessFailed) as error:
         errors = tuple(error.errors) if isinstance(error, InvalidInput) else (str(error),)
         report = Report(runtime, "failed", errors=errors)
     _print(report, as_json, dry_run)
     sys.exit(int(report.status == "failed" or (check and report.status == "needed")))
 
 
-def _configure(wish: Wish, state: Path, only_look: bool) -> Report:
-    judged = judge(wish)
+def _configure(request: RuntimeRequest, state: Path, only_look: bool) -> Report:
+    judged = plan_runtime_change(request)
     plan = judged.plan
     if only_look or not plan.changes:
         status = "needed" if plan.changes else "nothing"
-        return _report(wish, judged, status, tuple(Shown(each.path, _said(each), each.diff()) for each in plan.changes))
+        return _report(
+            request, judged, status, tuple(Shown(each.path, _said(each), each.diff()) for each in plan.changes)
+        )
     done: list[Shown] = []
-    with memories.locked(state):
+    with memories.lock_memories(state):
         for change in plan.changes:
             with signals.whole():
-                target = memories.apply(state, wish.runtime, change, judged.restart)
+                target = memories.apply_change(state, request.runtime, change, judged.restart)
             link = f" (a link to {target})" if target != change.path else ""
             done.append(Shown(change.path, f"{_said(change)}{link}", change.diff()))
-    return _report(wish, judged, "changed", tuple(done))
+    return _report(request, judged, "changed", tuple(done))
 
 
-def _report(wish: Wish, judged: Judged, status: str, changes: tuple[Shown, ...]) -> Report:
+def _report(request: RuntimeRequest, judged: RuntimePlan, status: str, changes: tuple[Shown, ...]) -> Report:
     number = format_version(judged.version) if judged.version else ""
     restart = judged.restart if changes else ""
-    return Report(wish.runtime, status, number, judged.plan.reason, restart, judged.plan.notes, changes)
+    return Report(request.runtime, status, number, judged.plan.reason, restart, judged.plan.notes, changes)
 
 
 def _said(change: FileChange) -> str:
@@ -196,31 +200,33 @@ def _said(change: FileChange) -> str:
     return new + ", ".join(f"{each.key_path[-1]} = {msgspec.json.encode(each.value).decode()}" for each in change.edits)
 
 
-def _undo(wish: Wish, state: Path, only_look: bool) -> Report:
-    named = [os.path.realpath(each) for each in (wish.config, wish.drop_in) if each]
+def _undo(request: RuntimeRequest, state: Path, only_look: bool) -> Report:
+    named = [os.path.realpath(each) for each in (request.config, request.drop_in) if each]
 
     def remembered() -> list[ChangeRecord]:
-        return [each for each in memories.remembered(state, wish.runtime) if not named or each.path in named]
+        return [each for each in memories.remembered_changes(state, request.runtime) if not named or each.path in named]
 
     if not remembered():
-        why = f"{state} has no record of a change of {' or '.join(named) or wish.runtime}"
-        if others := [each.path for each in memories.remembered(state, wish.runtime)]:  # it was in an imported file
+        why = f"{state} has no record of a change of {' or '.join(named) or request.runtime}"
+        if others := [
+            each.path for each in memories.remembered_changes(state, request.runtime)
+        ]:  # it was in an imported file
             why += (
                 f", but has records for {', '.join(others)}: to revert those changes, remove --config and "
                 "--drop-in-config"
             )
-        return Report(wish.runtime, "nothing", reason=why)
+        return Report(request.runtime, "nothing", reason=why)
     done: list[Shown] = []
-    with memories.locked(state):
+    with memories.lock_memories(state):
         found = remembered()
         for memory in found:
-            current, result = memories.undone(memory)
+            current, result = memories.undo_change(memory)
             done.append(Shown(memory.path, result.description, unified_diff(memory.path, current, result.data)))
             if not only_look:
                 with signals.whole():
-                    memories.take_back(state, memory, current, result)
+                    memories.restore_file(state, memory, current, result)
     restart = found[0].restart_command if any(each.diff for each in done) else ""
-    return Report(wish.runtime, "needed" if only_look else "undone", restart=restart, changes=tuple(done))
+    return Report(request.runtime, "needed" if only_look else "undone", restart=restart, changes=tuple(done))
 
 
 def _print(report: Report, as_json: bool, with_diff: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuplane.node.hardware import GpuSource, Source
 from gpuplane.node.hardware.described.profiles import find_machine_file
-from gpuplane.node.host.filewatch import contents
+from gpuplane.node.host.filewatch import watch_file
 
 if TYPE_CHECKING:
     import socket
@@ -53,7 +53,7 @@ def hardware(
     from gpuplane.node.hardware.described.source import Described
 
     file = _existing(find_machine_file(machine))
-    return Described(contents(file, every=0.2), file.name)
+    return Described(watch_file(file, every=0.2), file.name)
 
 
 def other_sources(machine: str, devices_file: str, host_root: Path) -> list[Source]:
@@ -67,9 +67,9 @@ def other_sources(machine: str, devices_file: str, host_root: Path) -> list[Sour
 
     if devices_file:
         file = _existing(Path(devices_file))
-        return [PlainDevices(contents(file), file.name, root=host_root)]
+        return [PlainDevices(watch_file(file), file.name, root=host_root)]
     file = _existing(find_machine_file(machine))
-    return [PlainDevices(contents(file, every=0.2), file.name)]
+    return [PlainDevices(watch_file(file, every=0.2), file.name)]
 
 
 def _existing(file: Path) -> Path:

@@ -20,7 +20,7 @@ from gpuplane.node.core.advertising import describe_unsupported_settings
 from gpuplane.node.core.config.resolve import resolve_with_sources
 from gpuplane.node.core.config.selection import REQUESTED_BY_LABEL, select_config
 from gpuplane.node.core.requests import read_node_requests
-from gpuplane.node.host.filewatch import Folder, contents_or_folder
+from gpuplane.node.host.filewatch import FolderContents, watch_file_or_folder
 from gpuplane.node.model.config import NodeObjectRequests
 from gpuplane.node.model.facts import ConfigLoaded, StatusChanged
 from gpuplane.node.model.node import Node
@@ -65,12 +65,12 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
 
     Files are read in a thread, one after the other: a large one takes a second, and kubelet does not wait for it.
     """
-    found: bytes | Folder | OSError | None = None
+    found: bytes | FolderContents | OSError | None = None
     turn = asyncio.Lock()
 
     async def follow_files() -> None:
         nonlocal found
-        async for found in contents_or_folder(path):
+        async for found in watch_file_or_folder(path):
             async with turn:
                 if isinstance(found, OSError):
                     _fail(node, f"{path}: {found.strerror}")
@@ -94,7 +94,7 @@ async def _follow(node: Node, source: Source, path: Path) -> None:
         group.create_task(follow_label())
 
 
-async def _choose_and_apply(node: Node, source: Source, directory: Path, configs: Folder) -> None:
+async def _choose_and_apply(node: Node, source: Source, directory: Path, configs: FolderContents) -> None:
     asked, last = read_node_requests(node.snapshot), node.snapshot.ledger.config_name
     if source.name is None and source.asks and asked is None and last is None:
         reason = "the API server has not reported the Node's configuration label yet"
@@ -137,7 +137,7 @@ def _label(source: Source, asked: NodeObjectRequests | None, last: str | None) -
     )
 
 
-async def _take(node: Node, source: Source, directory: Path, configs: Folder, name: str) -> None:
+async def _take(node: Node, source: Source, directory: Path, configs: FolderContents, name: str) -> None:
     """Put one of several configurations in force, "" for the empty one. Raises InvalidInput."""
     content, file = configs.get(name), _called(directory, name)
     if isinstance(content, OSError):

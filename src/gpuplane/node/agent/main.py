@@ -26,9 +26,9 @@ from gpuplane.node.core.commands import unusual_state_dir
 from gpuplane.node.core.ledger import is_ledger_stored
 from gpuplane.node.core.requests import driver_release_reason
 from gpuplane.node.hardware import Actor, Sampler, Source
-from gpuplane.node.host.lock import locked
-from gpuplane.node.host.peek import peek, remembered
-from gpuplane.node.host.state import FORGOTTEN, boot_id, load
+from gpuplane.node.host.lock import locked_directory
+from gpuplane.node.host.state import NOTHING_STORED_TEXT, boot_id, load_ledger
+from gpuplane.node.host.storedledger import follow_stored_ledger, read_stored_ledger
 from gpuplane.node.kubelet.lock import KubeletLock
 from gpuplane.node.model.control import AgentInfo
 from gpuplane.node.model.facts import LedgerLoaded, LedgerStored, ObserveMachine, StatusChanged
@@ -116,15 +116,15 @@ class Agent:
         """
         directory = self.options.state_dir
         try:
-            async for owner in await stack.enter_async_context(locked(directory, every=STATE_FREE)):
+            async for owner in await stack.enter_async_context(locked_directory(directory, every=STATE_FREE)):
                 if self._stop.is_set():
                     return None
                 reason = f"another agent, {owner}, uses {directory}: waiting until it ends"
                 self.node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("waiting", reason, turn="standby")))
                 await self._stand_by()
-            ledger, problems = load(directory, self.node.snapshot.ledger.boot_id)
+            ledger, problems = load_ledger(directory, self.node.snapshot.ledger.boot_id)
         except OSError as error:
-            reason = f"{error.filename or directory}: {error.strerror}: {FORGOTTEN}"
+            reason = f"{error.filename or directory}: {error.strerror}: {NOTHING_STORED_TEXT}"
             self.node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", reason)))
             return None
         for problem in problems:
@@ -137,12 +137,12 @@ class Agent:
             return
         directory = self.options.state_dir
         self.node.apply(
-            LedgerLoaded(remembered(directory, self.node.snapshot.ledger.boot_id), previous_agent_ended=False)
+            LedgerLoaded(read_stored_ledger(directory, self.node.snapshot.ledger.boot_id), previous_agent_ended=False)
         )
         await self._watch()
         self.running.start(
             {
-                PEEK: lambda: peek(self.node, directory),
+                PEEK: lambda: follow_stored_ledger(self.node, directory),
                 CONTROL: lambda: control_standby(self.node, directory, self.about),
             }
         )
@@ -190,7 +190,7 @@ class Agent:
         """The state directory cannot be used. What lies there may be believed after a restart, so shares wait that it
         says otherwise; and what the agent before us granted last is asked all the same."""
         ours = self.node.snapshot.ledger
-        there, _ = load(self.options.state_dir, ours.boot_id, ours=False)
+        there, _ = load_ledger(self.options.state_dir, ours.boot_id, ours=False)
         self.node.apply(LedgerLoaded(ours))
         self.node.apply(LedgerStored(StoredLedger(possible_share_layouts=(there.share_layouts or {},))))
 

@@ -14,7 +14,7 @@ from gpuplane.base.strict import InvalidInput
 from gpuplane.base.tasks import run_until
 from gpuplane.base.text import join, join_first_names
 from gpuplane.node.core.partitions.migparted import parse_configs
-from gpuplane.node.host.filewatch import contents
+from gpuplane.node.host.filewatch import watch_file
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import MigConfigsLoaded, StatusChanged
 from gpuplane.node.model.node import Node
@@ -51,7 +51,7 @@ async def follow_mig_configs(node: Node) -> None:
 
 
 async def _follow_file(node: Node, path: str) -> None:
-    async for content in contents(Path(path)):
+    async for content in watch_file(Path(path)):
         if _config_file(node.snapshot) != path:
             return
         await _load(node, path, content, known_before=node.snapshot.config.mig_configs is not None)

@@ -5,7 +5,7 @@ from pathlib import Path
 from gpuplane.base.value import Value
 from gpuplane.node.agent.configure import Source
 from gpuplane.node.apiserver.node import CONFIG_LABEL
-from gpuplane.node.host.cdi.hook import INSTALLED
+from gpuplane.node.host.cdi.hook import HOOK_PATH
 from gpuplane.service.servingoptions import ServingOptions
 
 
@@ -28,7 +28,7 @@ class Options(Value):
     kernel_pids: bool = True  # whether its process ids are those that the hardware tells
     cdi_dir: Path | None = None  # None: no specifications are kept
     device_nodes: Path | None = None  # the root in whose /dev nodes and links are made; None: nowhere
-    hook: Path = INSTALLED  # on the host, and here
+    hook: Path = HOOK_PATH  # on the host, and here
     driver_root: Path | None = None  # where the driver's root is seen; None: it is not
 
     @property

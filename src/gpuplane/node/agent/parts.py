@@ -42,11 +42,11 @@ from gpuplane.node.hardware.migpartitions import keep_partitions
 from gpuplane.node.hardware.nvidia.devicenodes import keep_device_nodes
 from gpuplane.node.hardware.timeslices import keep_time_slices
 from gpuplane.node.host.cdi.claimfiles import keep_claim_files
-from gpuplane.node.host.cdi.keeper import keep_specifications
+from gpuplane.node.host.cdi.specifications import keep_specifications
 from gpuplane.node.host.featuresfile import keep_features_file
 from gpuplane.node.host.kernellog import watch_kernel_log
-from gpuplane.node.host.mps.meeting import ask, hear
-from gpuplane.node.host.state import keep_stored
+from gpuplane.node.host.mps.requests import follow_supervisor_status, keep_mps_requests
+from gpuplane.node.host.state import keep_ledger_stored
 from gpuplane.node.kubelet.allocatable import follow_allocatable
 from gpuplane.node.kubelet.podresources import follow_allocations
 from gpuplane.node.kubelet.registration import register_plugins, report_unregistered
@@ -164,7 +164,7 @@ def watching(node: Node, options: Options, sources: Sequence[Source], actor: Act
         Part("clock"): node.tick,
         CONFIG: lambda: configure(node, options.config),
         POD_RESOURCES: lambda: follow_allocations(node, options.kubelet_root),
-        MPS_SUPERVISOR: lambda: hear(node),
+        MPS_SUPERVISOR: lambda: follow_supervisor_status(node),
         Part("choice"): lambda: keep_tables(node),
         MIG_CONFIGS_FILE: lambda: follow_mig_configs(node),
     }
@@ -189,7 +189,7 @@ def serving(
             register_plugins(node, options.plugins, may_serve=ours) if options.registers else report_unregistered(node)
         ),
         Part("control"): lambda: control(node, options.state_dir / "control.sock", about),
-        MPS_REQUESTS: lambda: ask(node),
+        MPS_REQUESTS: lambda: keep_mps_requests(node),
         ALLOCATABLE: lambda: follow_allocatable(node, options.kubelet_root, awaits_allocatable),
         FEATURES_FILE: lambda: keep_features_file(node, feature_label_values),
     }
@@ -204,7 +204,7 @@ def serving(
     if (root := options.device_nodes) is not None:
         parts[DEVICE_NODES] = lambda: keep_device_nodes(node, root)
     if remembers:
-        parts[STATE_DIRECTORY] = lambda: keep_stored(node, options.state_dir)
+        parts[STATE_DIRECTORY] = lambda: keep_ledger_stored(node, options.state_dir)
     fetch: FetchClaim = fetch_nothing
     if not options.node_name:
         parts[NODE_METADATA] = lambda: report_without_node_name(node)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 
 from gpuplane.node.agent.options import Options
-from gpuplane.node.host.rights import closed, unwritable, who
+from gpuplane.node.host.rights import is_inaccessible, process_identity, unwritable_directory
 from gpuplane.node.kubelet.podresources import SOCKET
 
 
@@ -17,8 +17,8 @@ def useless(options: Options) -> str:
     if not (refused := "; ".join(_needed(options))):
         return ""
     return (
-        f"the agent runs as {who()} and has no permission to {refused}. Run it as root, or use directories "
-        "that it can write to"
+        f"the agent runs as {process_identity()} and has no permission to {refused}. "
+        "Run it as root, or use directories that it can write to"
     )
 
 
@@ -26,7 +26,10 @@ def lacks(options: Options) -> str:
     """What the agent cannot access and what it therefore does not do; "" for nothing."""
     if not (refused := "; ".join(_used(options))):
         return ""
-    return f"the agent runs as {who()} and has no permission to {refused}. Run it as root, or change these options"
+    return (
+        f"the agent runs as {process_identity()} and has no permission to {refused}. "
+        "Run it as root, or change these options"
+    )
 
 
 def _needed(options: Options) -> Iterator[str]:
@@ -34,16 +37,16 @@ def _needed(options: Options) -> Iterator[str]:
     if options.registers:
         needed.insert(0, ("create sockets for kubelet in", options.plugins, "--kubelet-root"))
     for what, folder, option in needed:
-        if (by := unwritable(folder)) is not None:
+        if (by := unwritable_directory(folder)) is not None:
             at = "" if by == folder else f", because it has no access to {by}"
             yield f"{what} {folder} ({option}){at}"
 
 
 def _used(options: Options) -> Iterator[str]:
     socket = options.kubelet_root / SOCKET
-    if closed(socket, os.W_OK):
+    if is_inaccessible(socket, os.W_OK):
         yield f"connect to {socket}: the agent offers no devices until it knows the containers' allocations"
-    if options.cdi_dir is not None and unwritable(options.cdi_dir) is not None:
+    if options.cdi_dir is not None and unwritable_directory(options.cdi_dir) is not None:
         yield f"write to {options.cdi_dir} (--cdi-dir): no CDI specifications are written"
-    if options.kernel_log is not None and closed(options.kernel_log, os.R_OK):
+    if options.kernel_log is not None and is_inaccessible(options.kernel_log, os.R_OK):
         yield f"read {options.kernel_log} (--kernel-log): the agent cannot see GPU faults from before its start"

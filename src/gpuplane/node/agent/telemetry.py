@@ -15,7 +15,7 @@ from gpuplane.node.core.telemetry.sampling import sampling_request
 from gpuplane.node.core.telemetry.state import TelemetryState, next_state
 from gpuplane.node.core.telemetry.usage import containers_of, with_names_of_pods
 from gpuplane.node.hardware import Sampler
-from gpuplane.node.host.filewatch import contents
+from gpuplane.node.host.filewatch import watch_file
 from gpuplane.node.host.podrecords import PodRecords
 from gpuplane.node.model.facts import CountersLoaded, StatusChanged
 from gpuplane.node.model.node import Node
@@ -76,7 +76,7 @@ class Telemetry:
 
     async def follow_counters(self, path: Path) -> None:
         """Follow the admin's list of DCGM fields, for ever. A bad version leaves the last list in force."""
-        async for content in contents(path):
+        async for content in watch_file(path):
             try:
                 if isinstance(content, OSError):
                     raise InvalidInput([f"{path}: {content.strerror}"])

@@ -11,7 +11,7 @@ from gpuplane.node.model.facts import Action, Fact
 from gpuplane.node.model.status import Part, Status
 from gpuplane.node.model.telemetry import Sample, SamplingRequest
 
-HARDWARE: Part[Status] = Part("hardware")
+HARDWARE_PART: Part[Status] = Part("hardware")
 """The source of NVIDIA's GPUs, real or described."""
 
 

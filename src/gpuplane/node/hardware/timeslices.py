@@ -16,7 +16,7 @@ async def keep_time_slices(node: Node, actor: Actor) -> None:
         if (status := timeslices.time_slice_status(snapshot)) != told:
             told = status
             node.apply(StatusChanged(TIME_SLICES, told))
-        wish = timeslices.current_try(snapshot)
-        if wish is not None and wish != begun and is_ledger_remembered(snapshot):
-            begun = wish
-            await actor.do(wish)
+        action = timeslices.current_try(snapshot)
+        if action is not None and action != begun and is_ledger_remembered(snapshot):
+            begun = action
+            await actor.do(action)

@@ -21,12 +21,12 @@ from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import FEATURES_FILE, Status
 
-MODE, DIRECTORY_MODE = 0o644, 0o755
-LARGEST_FILE = 1 << 16
-MOST_NAMES = 3  # of keys that a status lists
+FILE_MODE, DIRECTORY_MODE = 0o644, 0o755
+MAX_FILE_SIZE = 1 << 16
+MAX_LISTED_NAMES = 3  # of keys that a status lists
 CHECK_INTERVAL = 60.0  # seconds until it is looked at whether somebody else has changed it
 WRITE_INTERVAL = 5.0  # the fewest seconds between two writes
-Labels = Callable[[Snapshot], Mapping[str, str] | None]
+LabelsOfSnapshot = Callable[[Snapshot], Mapping[str, str] | None]
 
 
 class WantedFile(Value):
@@ -36,7 +36,7 @@ class WantedFile(Value):
     labels: Mapping[str, str] | None = None
 
 
-async def keep_features_file(node: Node, labels: Labels) -> None:
+async def keep_features_file(node: Node, labels: LabelsOfSnapshot) -> None:
     """Keep the file equal to the labels of the node, for ever."""
     done: WantedFile | None = None
     while True:
@@ -51,7 +51,7 @@ async def keep_features_file(node: Node, labels: Labels) -> None:
         await asyncio.sleep(WRITE_INTERVAL)
 
 
-def _wanted(snapshot: Snapshot, labels: Labels) -> WantedFile | None:
+def _wanted(snapshot: Snapshot, labels: LabelsOfSnapshot) -> WantedFile | None:
     """What is wanted; None while that is not known: then everything stays."""
     if snapshot.config.settings is None:
         return None
@@ -76,7 +76,9 @@ def _make_so(wanted: WantedFile) -> Status | None:
     except OSError as error:
         return Status("failing", f"{path}: {error.strerror or error}")
     more = (
-        f"; left out because Kubernetes would refuse them: {join_first_names(refused, MOST_NAMES)}" if refused else ""
+        f"; left out because Kubernetes would refuse them: {join_first_names(refused, MAX_LISTED_NAMES)}"
+        if refused
+        else ""
     )
     return Status("ok", f"{path} has {len(labels)} labels{more}")
 
@@ -84,14 +86,14 @@ def _make_so(wanted: WantedFile) -> Status | None:
 def _write(path: Path, content: bytes) -> None:
     """Give the file this content. Raises OSError."""
     try:
-        if files.read(path, LARGEST_FILE, follow=False) == content:
+        if files.read(path, MAX_FILE_SIZE, follow=False) == content:
             return
     except OSError:
         pass  # it is not there, or is something else: it is replaced
     beside = _directory(path)
     with suppress(FileExistsError):
         beside.mkdir(mode=DIRECTORY_MODE)
-    files.replace(path, content, mode=MODE, sync=False, aside=beside / path.name)
+    files.replace(path, content, mode=FILE_MODE, sync=False, aside=beside / path.name)
 
 
 def _remove(path: Path) -> None:

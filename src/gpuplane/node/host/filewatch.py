@@ -18,24 +18,24 @@ from gpuplane.base.pauses import sleep_until_next
 
 T = TypeVar("T")
 
-Folder = dict[str, bytes | OSError]
+FolderContents = dict[str, bytes | OSError]
 """The files of a directory by name; one that cannot be read costs itself."""
 
-MOST_FILES = 1000
+MAX_FILES = 1000
 """Files of a directory, all of them together of `files.MOST` bytes. A ConfigMap holds at most 1 MiB."""
 
-SWAPS = 3
+MAX_SWAPS = 3
 """Times in a row that a directory may be swapped while it is read."""
 
 
-async def contents(path: Path, every: float = 1.0) -> AsyncIterator[bytes | OSError]:
+async def watch_file(path: Path, every: float = 1.0) -> AsyncIterator[bytes | OSError]:
     """The file's bytes now and after each change; an OSError where it cannot be read, once for each reason."""
     async for found in _changes(lambda: _file(path), every):
         yield found
 
 
-async def contents_or_folder(path: Path, every: float = 1.0) -> AsyncIterator[bytes | Folder | OSError]:
-    """What `contents` gives, or the files of a directory (a mounted ConfigMap): which of them is seen at each look."""
+async def watch_file_or_folder(path: Path, every: float = 1.0) -> AsyncIterator[bytes | FolderContents | OSError]:
+    """What `watch_file` gives, or the files of a directory (a mounted ConfigMap): which of them is seen each time."""
     async for found in _changes(lambda: _file_or_folder(path), every):
         yield found
 
@@ -62,13 +62,13 @@ def _file(path: Path) -> tuple[object, Callable[[], bytes]]:
     return (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size), lambda: files.read(path, MAX_BYTES)
 
 
-def _file_or_folder(path: Path) -> tuple[object, Callable[[], bytes | Folder]]:
+def _file_or_folder(path: Path) -> tuple[object, Callable[[], bytes | FolderContents]]:
     return _folder(path) if path.is_dir() else _file(path)
 
 
-def _folder(path: Path) -> tuple[object, Callable[[], Folder]]:
+def _folder(path: Path) -> tuple[object, Callable[[], FolderContents]]:
     found = _read(path)
-    for _ in range(SWAPS):
+    for _ in range(MAX_SWAPS):
         if not any(isinstance(content, FileNotFoundError) for content in found.values()):
             break
         found = _read(path)  # kubelet has swapped a ConfigMap's files, all at once
@@ -76,12 +76,12 @@ def _folder(path: Path) -> tuple[object, Callable[[], Folder]]:
     return state, lambda: found
 
 
-def _read(path: Path) -> Folder:
+def _read(path: Path) -> FolderContents:
     """The files of a directory; what begins with a dot is kubelet's own. Raises OSError, also for too many."""
-    found = [each for each in islice(path.iterdir(), MOST_FILES + 1) if not each.name.startswith(".")]
-    if len(found) > MOST_FILES:
-        raise OSError(errno.EFBIG, f"the directory has more than the limit of {MOST_FILES} files", str(path))
-    read: Folder = {}
+    found = [each for each in islice(path.iterdir(), MAX_FILES + 1) if not each.name.startswith(".")]
+    if len(found) > MAX_FILES:
+        raise OSError(errno.EFBIG, f"the directory has more than the limit of {MAX_FILES} files", str(path))
+    read: FolderContents = {}
     left = files.MOST
     for each in sorted(found):
         content = _content(each, min(left, MAX_BYTES))

@@ -25,24 +25,24 @@ from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import KERNEL_LOG, Status
 
-LOST = (
+MISSING_LOG_CONSEQUENCE = (
     "the agent cannot see GPU faults that occurred while no agent ran, and cannot see which processes a fault affects"
 )
-LARGEST = 1 << 16
+MAX_RECORD_SIZE = 1 << 16
 """Bytes of a record; the kernel's have 8 KiB at the most, and one that does not fit is refused."""
-TURN = 16
+RECORDS_PER_TURN = 16
 """Records that are judged before others have their turn: each is a new snapshot, which takes half a millisecond. A file
 or a pipe gives a thousand of them at once."""
-KMSG = os.makedev(1, 11)
+KMSG_DEVICE = os.makedev(1, 11)
 """The device /dev/kmsg (Documentation/admin-guide/devices.txt)."""
-HOST = 0xEFFFFFFC
+HOST_PID_NAMESPACE = 0xEFFFFFFC
 """The inode of the host's PID namespace (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
 
 
-def host_pids() -> bool:
+def has_host_pids() -> bool:
     """Whether process ids mean here what they mean on the host."""
     try:
-        return Path("/proc/self/ns/pid").stat().st_ino == HOST
+        return Path("/proc/self/ns/pid").stat().st_ino == HOST_PID_NAMESPACE
     except OSError:
         return False
 
@@ -59,7 +59,9 @@ async def watch_kernel_log(
         try:
             await _follow(node, path, every, pids)
         except OSError as error:
-            node.apply(StatusChanged(KERNEL_LOG, Status("waiting", f"{path}: {error.strerror}: {LOST}")))
+            node.apply(
+                StatusChanged(KERNEL_LOG, Status("waiting", f"{path}: {error.strerror}: {MISSING_LOG_CONSEQUENCE}"))
+            )
         await asyncio.sleep(again)
 
 
@@ -75,10 +77,10 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
                 begun = True
                 node.apply(StatusChanged(KERNEL_LOG, Status("ok", str(path))))
             *records, rest = (rest + piece).split(b"\n")
-            rest = rest if len(rest) < LARGEST else b""
+            rest = rest if len(rest) < MAX_RECORD_SIZE else b""
             for record in records:
                 read += 1
-                if read % TURN == 0:
+                if read % RECORDS_PER_TURN == 0:
                     await asyncio.sleep(0)
                 event = parse_kmsg_record(record, ahead, node.now())
                 if event is not None:
@@ -93,7 +95,7 @@ async def _pieces(path: Path, every: float) -> AsyncGenerator[bytes]:
     with files.opened(path, unfit=_no_log) as fd:
         while True:
             try:
-                piece = os.read(fd, LARGEST)
+                piece = os.read(fd, MAX_RECORD_SIZE)
             except BlockingIOError:
                 yield b""
                 await _until_readable(fd)
@@ -107,7 +109,7 @@ async def _pieces(path: Path, every: float) -> AsyncGenerator[bytes]:
 
 def _no_log(found: os.stat_result) -> str:
     """What is wrong with it; "" for the kernel's log, a file and a pipe. Another device may be one without an end."""
-    if stat.S_ISFIFO(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == KMSG):
+    if stat.S_ISFIFO(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == KMSG_DEVICE):
         return ""
     return files.irregular(found).replace("a regular file", "/dev/kmsg, a file or a pipe")
 

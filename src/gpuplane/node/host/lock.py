@@ -15,11 +15,11 @@ from pathlib import Path
 
 from gpuplane.base import files
 
-UNKNOWN = "an unknown process"
+UNKNOWN_OWNER = "an unknown process"
 
 
 @asynccontextmanager
-async def locked(directory: Path, every: float = 0.5) -> AsyncIterator[AsyncIterator[str]]:
+async def locked_directory(directory: Path, every: float = 0.5) -> AsyncIterator[AsyncIterator[str]]:
     """The directory's lock. Gives an iterator that yields who holds it, again and again, and ends once it is ours.
 
     Makes the directory where it is missing, closed to others. Raises OSError, also where somebody else could put
@@ -28,7 +28,7 @@ async def locked(directory: Path, every: float = 0.5) -> AsyncIterator[AsyncIter
     lock = open_lock(directory)
 
     async def waiting() -> AsyncIterator[str]:
-        while owner := take(lock):
+        while owner := try_lock(lock):
             yield owner
             await asyncio.sleep(every)
 
@@ -71,14 +71,14 @@ def open_lock(directory: Path) -> int:
     return lock
 
 
-def take(lock: int) -> str:
+def try_lock(lock: int) -> str:
     """Take a lock, if it is free; who has it, "" once it is ours."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         with suppress(OSError):
-            return os.pread(lock, 64, 0).decode(errors="replace").strip() or UNKNOWN
-        return UNKNOWN
+            return os.pread(lock, 64, 0).decode(errors="replace").strip() or UNKNOWN_OWNER
+        return UNKNOWN_OWNER
     with suppress(OSError):  # a disk that is full or read-only, or a directory's descriptor
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"process {os.getpid()}\n".encode(), 0)

@@ -28,20 +28,23 @@ from pathlib import Path
 from gpuplane.base import files
 from gpuplane.kubernetes.podref import ContainerId, PodRef
 
-CONTAINERS, PODS = "var/log/containers", "var/log/pods"
-LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
+CONTAINER_LOGS, POD_LOGS = "var/log/containers", "var/log/pods"
+DNS_LABEL = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 """A name of a namespace or container (RFC 1123, as Kubernetes checks it)."""
-SUBDOMAIN = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
+DNS_SUBDOMAIN = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
 """A name of a pod."""
-LINK = re.compile(
-    rf"(?P<pod>{SUBDOMAIN})_(?P<namespace>{LABEL})_(?P<container>{LABEL})-(?P<id>[0-9a-f]{{64}})\.log", re.ASCII
+LINK_NAME = re.compile(
+    rf"(?P<pod>{DNS_SUBDOMAIN})_(?P<namespace>{DNS_LABEL})_(?P<container>{DNS_LABEL})-(?P<id>[0-9a-f]{{64}})\.log",
+    re.ASCII,
 )
-DIRECTORY = re.compile(rf"(?P<namespace>{LABEL})_(?P<pod>{SUBDOMAIN})_(?P<uid>[0-9a-f-]{{32,36}})", re.ASCII)
-CONTAINER = re.compile(LABEL, re.ASCII)
+POD_DIRECTORY_NAME = re.compile(
+    rf"(?P<namespace>{DNS_LABEL})_(?P<pod>{DNS_SUBDOMAIN})_(?P<uid>[0-9a-f-]{{32,36}})", re.ASCII
+)
+CONTAINER_NAME = re.compile(DNS_LABEL, re.ASCII)
 ID_OF_LINK = slice(-len(".log") - 64, -len(".log"))
-MOST_NAMES = 100_000
+MAX_NAMES = 100_000
 """Names of a directory that are read: those of all pods of a node, some times over."""
-PAUSE, LONGEST_PAUSE = 1.0, 60.0
+READ_INTERVAL, MAX_READ_INTERVAL = 1.0, 60.0
 """Seconds between two readings: the fewest, and those after readings that found nothing new again and again."""
 
 
@@ -52,7 +55,7 @@ class PodRecords:
         self._root = root
         self._known: Mapping[ContainerId, PodRef] = {}
         self._looked_for: Collection[ContainerId] = ()  # those that the last reading was for
-        self._read_at, self._pause = -LONGEST_PAUSE, PAUSE
+        self._read_at, self._pause = -MAX_READ_INTERVAL, READ_INTERVAL
 
     def has_all(self, containers: Collection[ContainerId]) -> bool:
         """Whether all names of these containers are known, so that `names` reads nothing."""
@@ -67,11 +70,11 @@ class PodRecords:
             self._known = {each: self._known[each] for each in containers if each in self._known}
         missing = {each for each in containers if not _is_whole(self._known.get(each))}
         if not missing <= set(self._looked_for):
-            self._pause = PAUSE
+            self._pause = READ_INTERVAL
         now = time.monotonic()
         if missing and now - self._read_at >= self._pause:
             found = {**self._known, **dict(self._read(missing))}
-            self._pause = min(2 * self._pause, LONGEST_PAUSE) if found == self._known else PAUSE
+            self._pause = min(2 * self._pause, MAX_READ_INTERVAL) if found == self._known else READ_INTERVAL
             self._known, self._looked_for, self._read_at = found, missing, now
         return self._known
 
@@ -88,14 +91,14 @@ class PodRecords:
 
     def _pods(self, uids: Collection[str]) -> Iterator[tuple[str, PodRef]]:
         """(UID, namespace and name) of each directory of a pod with one of these UIDs."""
-        for name in self._list(PODS):
-            if name.rpartition("_")[2] in uids and (found := DIRECTORY.fullmatch(name)) is not None:
+        for name in self._list(POD_LOGS):
+            if name.rpartition("_")[2] in uids and (found := POD_DIRECTORY_NAME.fullmatch(name)) is not None:
                 yield found["uid"], PodRef(namespace=found["namespace"], name=found["pod"], uid=found["uid"])
 
     def _links(self, ids: Collection[str]) -> Iterator[tuple[str, PodRef]]:
         """(id, names) of each link of a container with one of these ids."""
-        for name in self._list(CONTAINERS):
-            if name[ID_OF_LINK] in ids and (found := LINK.fullmatch(name)) is not None:
+        for name in self._list(CONTAINER_LOGS):
+            if name[ID_OF_LINK] in ids and (found := LINK_NAME.fullmatch(name)) is not None:
                 yield (
                     found["id"],
                     PodRef(namespace=found["namespace"], name=found["pod"], container=found["container"]),
@@ -103,17 +106,20 @@ class PodRecords:
 
     def _only_container(self, pod: PodRef) -> str:
         """The name of a pod's container, where it has one only; else ""."""
-        with suppress(OSError), files.directory(self._root / PODS / f"{pod.namespace}_{pod.name}_{pod.uid}") as place:
+        with (
+            suppress(OSError),
+            files.directory(self._root / POD_LOGS / f"{pod.namespace}_{pod.name}_{pod.uid}") as place,
+        ):
             with os.scandir(place) as entries:
                 found = [each.name for each in islice(entries, 2)]
-            if len(found) == 1 and CONTAINER.fullmatch(found[0]):
+            if len(found) == 1 and CONTAINER_NAME.fullmatch(found[0]):
                 return found[0]
         return ""
 
     def _list(self, directory: str) -> Iterator[str]:
         """The names in a directory; none where it cannot be read."""
         with suppress(OSError), os.scandir(self._root / directory) as entries:
-            yield from (each.name for each in islice(entries, MOST_NAMES))
+            yield from (each.name for each in islice(entries, MAX_NAMES))
 
 
 def _is_whole(name: PodRef | None) -> bool:

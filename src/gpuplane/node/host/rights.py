@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 
 
-def unwritable(folder: Path) -> Path | None:
+def unwritable_directory(folder: Path) -> Path | None:
     """The directory that keeps this process from making files in a folder, or from making the folder; None: none does.
 
     What else may be wrong there, as a file in its place or a read-only mount, is for those to tell who write there.
@@ -26,7 +26,7 @@ def unwritable(folder: Path) -> Path | None:
     return None
 
 
-def closed(file: Path, mode: int) -> bool:
+def is_inaccessible(file: Path, mode: int) -> bool:
     """Whether a file is there, or may be, and this process may not open it so (os.R_OK, os.W_OK)."""
     try:
         file.stat()
@@ -37,6 +37,6 @@ def closed(file: Path, mode: int) -> bool:
     return not os.access(file, mode, effective_ids=True)
 
 
-def who() -> str:
+def process_identity() -> str:
     """As whom this process is judged."""
     return f"uid {os.geteuid()}" if os.geteuid() else "root without CAP_DAC_OVERRIDE"

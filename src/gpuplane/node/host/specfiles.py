@@ -16,19 +16,21 @@ from gpuplane.base.text import escape_unprintable
 from gpuplane.node.core.containers.cdi.registry import SPEC_FILE_SUFFIXES, SpecFile, parse_spec_file
 
 
-def found(directories: Sequence[Path]) -> Iterator[SpecFile]:
+def read_spec_files(directories: Sequence[Path]) -> Iterator[SpecFile]:
     """Each file as it is read, the directory's number being its priority; a directory that cannot be read is a problem
     of its own."""
     for priority, directory in enumerate(directories):
         try:
-            there = paths(directory)
+            there = spec_file_paths(directory)
         except OSError as error:
             yield parse_spec_file(os.fspath(directory), error, priority)
         else:
-            yield from (parse_spec_file(escape_unprintable(os.fspath(path)), content(path), priority) for path in there)
+            yield from (
+                parse_spec_file(escape_unprintable(os.fspath(path)), read_spec_file(path), priority) for path in there
+            )
 
 
-def content(path: Path) -> bytes | OSError:
+def read_spec_file(path: Path) -> bytes | OSError:
     """A specification's bytes, or why they cannot be read."""
     try:
         return files.read(path, MAX_BYTES)
@@ -36,7 +38,7 @@ def content(path: Path) -> bytes | OSError:
         return error
 
 
-def paths(directory: Path) -> list[Path]:
+def spec_file_paths(directory: Path) -> list[Path]:
     """The files that count. Raises OSError where the directory cannot be read."""
     if directory.is_symlink():
         raise OSError(errno.ELOOP, "a symbolic link, which container runtimes do not follow", os.fspath(directory))

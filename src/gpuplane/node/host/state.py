@@ -33,22 +33,22 @@ from gpuplane.node.core.ledger import (
     ledger_of_part,
     ledger_parts,
 )
-from gpuplane.node.host.lock import lock_file, open_lock, take
+from gpuplane.node.host.lock import lock_file, open_lock, try_lock
 from gpuplane.node.model.facts import LedgerStored, StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Ledger, StoredLedger
 from gpuplane.node.model.status import STATE_DIRECTORY, TurnStatus
 
-MOST = 16 * 1024 * 1024
+MAX_PART_SIZE = 16 * 1024 * 1024
 """Bytes of one part: a record of a device has some hundred."""
-GLANCE = 2.0
+DIRECTORY_CHECK_INTERVAL = 2.0
 """Seconds between two looks whether the directory is still there."""
 log = logging.getLogger(__name__)
 
-DOUBT = object()
+MAYBE_STORED = object()
 """In the place of a value that the disk may hold or not."""
 
-FORGOTTEN = "nothing is stored, so a restart forgets drains and faults"
+NOTHING_STORED_TEXT = "nothing is stored, so a restart forgets drains and faults"
 
 
 def boot_id(root: Path = Path("/")) -> str:
@@ -58,7 +58,7 @@ def boot_id(root: Path = Path("/")) -> str:
     return ""
 
 
-def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list[str]]:
+def load_ledger(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list[str]]:
     """The ledger as it holds in this boot, and what could not be read and what became of it. Raises nothing.
 
     `ours`: whether we have the directory's lock. Otherwise nothing in it is changed.
@@ -68,7 +68,7 @@ def load(directory: Path, boot: str, *, ours: bool = True) -> tuple[Ledger, list
     for part in (*FIELDS_WITH_FILE, *_stored_claims(directory, problems)):
         path = _path(directory, part)
         try:
-            content = files.read(path, MOST, follow=False)
+            content = files.read(path, MAX_PART_SIZE, follow=False)
             read = decode_part(part, content)
             stored = ledger_of_part(part, read)
         except FileNotFoundError:
@@ -127,14 +127,16 @@ def _keep_copy(path: Path, content: bytes) -> str:
     return f"a copy is kept as {kept.name}"
 
 
-async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: float = GLANCE) -> None:
+async def keep_ledger_stored(
+    node: Node, directory: Path, every: float = 1.0, glance: float = DIRECTORY_CHECK_INTERVAL
+) -> None:
     """Reconcile the directory with the ledger, for ever; report what it holds, and the status of the state directory.
 
     A disk that refuses is asked again `every` seconds; what one file is refused costs the others nothing. Each `glance`
     seconds it is looked whether the directory is still there.
     """
     loaded = ledger_parts(node.snapshot.ledger).keys() - set(FIELDS_WITH_FILE)
-    writer = Writer(directory, node.snapshot.stored_ledger.possible_share_layouts, loaded)
+    writer = LedgerWriter(directory, node.snapshot.stored_ledger.possible_share_layouts, loaded)
     async with asyncio.TaskGroup() as group:
         group.create_task(_watch(node, writer, glance))
         async for _ in node.changes(attrgetter("ledger", "stored_ledger")):
@@ -146,12 +148,13 @@ async def keep_stored(node: Node, directory: Path, every: float = 1.0, glance: f
                     node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("ok", str(directory))))
                 else:
                     node.apply(LedgerStored(StoredLedger(possible_share_layouts=writer.share_layouts)))
-                    reason = f"{problem.filename2 or problem.filename or directory}: {problem.strerror}: {FORGOTTEN}"
+                    place = problem.filename2 or problem.filename or directory
+                    reason = f"{place}: {problem.strerror}: {NOTHING_STORED_TEXT}"
                     node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", reason)))
                     await asyncio.sleep(every)
 
 
-async def _watch(node: Node, writer: "Writer", glance: float) -> None:
+async def _watch(node: Node, writer: "LedgerWriter", glance: float) -> None:
     """Have everything written again where the directory was removed."""
     while True:
         await sleep_until_next(glance)
@@ -163,7 +166,7 @@ async def _watch(node: Node, writer: "Writer", glance: float) -> None:
             node.apply(LedgerStored(StoredLedger()))
 
 
-class Writer:
+class LedgerWriter:
     """Writes the parts of the ledger that the directory does not hold yet.
 
     `share_layouts`: the values that its part of that name may have on disk. `claims`: the parts that are claims which
@@ -174,7 +177,7 @@ class Writer:
         self.share_layouts = share_layouts
         self.directory = directory
         # What the disk holds, by part: None: nothing of ours; DOUBT: perhaps another value.
-        self._written: dict[str, Any] = {**dict.fromkeys(FIELDS_WITH_FILE), **dict.fromkeys(claims, DOUBT)}
+        self._written: dict[str, Any] = {**dict.fromkeys(FIELDS_WITH_FILE), **dict.fromkeys(claims, MAYBE_STORED)}
         self._known = self._identity()  # which directory is written to
         self._wrote = False
         self._locked = lock_file(directory).exists()
@@ -189,7 +192,9 @@ class Writer:
 
     def intact(self) -> bool:
         """Whether the directory is the same, with all that was written and with its lock."""
-        there = [_path(self.directory, part) for part, value in self._written.items() if value not in (None, DOUBT)]
+        there = [
+            _path(self.directory, part) for part, value in self._written.items() if value not in (None, MAYBE_STORED)
+        ]
         there += [lock_file(self.directory)] if self._locked else []
         return self._identity() == self._known and all(map(os.path.lexists, there))
 
@@ -201,7 +206,7 @@ class Writer:
         try:
             if not self.intact():
                 self._make_again()
-            if any(value is DOUBT for value in self._written.values()) or not self._wrote:
+            if any(value is MAYBE_STORED for value in self._written.values()) or not self._wrote:
                 files.sync_directory(self.directory)  # what was renamed, and perhaps not synced
         except OSError as error:
             return error
@@ -213,8 +218,8 @@ class Writer:
                 return error
             del self._written[part]
         for part, value in parts.items():
-            if self._written.get(part, DOUBT) != value:
-                self._written[part] = DOUBT
+            if self._written.get(part, MAYBE_STORED) != value:
+                self._written[part] = MAYBE_STORED
                 try:
                     _write(self.directory, part, value, ledger.boot_id)
                 except OSError as error:
@@ -226,7 +231,7 @@ class Writer:
 
     def _make_again(self) -> None:
         """Make the directory, and hold its lock until we end. What it holds, as one that was away, is written over."""
-        self._written = dict.fromkeys((*FIELDS_WITH_FILE, *_stored_claims(self.directory, [])), DOUBT)
+        self._written = dict.fromkeys((*FIELDS_WITH_FILE, *_stored_claims(self.directory, [])), MAYBE_STORED)
         self.share_layouts = ()
         if self._lock is not None:
             os.close(self._lock)
@@ -234,7 +239,7 @@ class Writer:
         self._lock = open_lock(self.directory)
         self._known = self._identity()
         found = os.fstat(self._lock)
-        if (found.st_dev, found.st_ino) != self._first_lock and (owner := take(self._lock)):
+        if (found.st_dev, found.st_ino) != self._first_lock and (owner := try_lock(self._lock)):
             self._known = None
             raise OSError(errno.EBUSY, f"the directory was removed, and {owner} uses the new one", str(self.directory))
         self._locked = True

@@ -14,9 +14,9 @@ from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.agent.control import control
 from gpuplane.node.agent.node import Node
 from gpuplane.node.core.partitions.names import profile_name
-from gpuplane.node.hardware import HARDWARE
+from gpuplane.node.hardware import HARDWARE_PART
 from gpuplane.node.hardware.migpartitions import keep_partitions
-from gpuplane.node.host.state import keep_stored
+from gpuplane.node.host.state import keep_ledger_stored
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import (
     Action,
@@ -113,7 +113,7 @@ class Driver:
 class CardHardware:
     """A source of these GPUs."""
 
-    part = HARDWARE
+    part = HARDWARE_PART
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -188,7 +188,7 @@ async def an_agent(driver: Driver, directory: Path) -> AsyncIterator[Agent]:
     socket = directory / "control.sock"
     work = (
         control(agent.node, socket),
-        keep_stored(agent.node, directory),
+        keep_ledger_stored(agent.node, directory),
         keep_partitions(agent.node, hardware),
         agent.node.tick(),
         watch(),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.base.files import directory
-from gpuplane.node.host.lock import open_lock, take
+from gpuplane.node.host.lock import open_lock, try_lock
 from tests.cli.commands.mig.node import CardGpu, Driver, layouts_file, mig
 from tests.node.core.partitions.tables import FOUR, SEVEN
 
@@ -182,7 +182,7 @@ def test_a_state_directory_that_another_process_has_stops_it(
     """An agent that starts, or another command: it is named."""
     (tmp_path / "s").mkdir(mode=0o700)
     lock = open_lock(tmp_path / "s")
-    assert not take(lock)
+    assert not try_lock(lock)
     done = mig("apply", "-c", "halves", *words)
     os.close(lock)
     assert (done.exit_code, driver.changes) == (1, [])

@@ -39,7 +39,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
         pytest.skip("device nodes with their own modes and groups take CAP_MKNOD")
     grow(root, (GOLDEN / "dgx-h100.tree").read_text())
     files = KernelFiles(str(root))
-    found, missing = DriverFilesSearch(str(root), files).look(VERSION)
+    found, missing = DriverFilesSearch(str(root), files).search(VERSION)
     assert not missing
     gpus = read_machine(find_machine_file("hgx-h100").read_bytes(), "hgx-h100").gpus or ()
     gpus = tuple(gpu.but(dri=files.dri(gpu.pci)) for gpu in gpus)

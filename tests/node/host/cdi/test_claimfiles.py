@@ -98,13 +98,15 @@ async def test_a_claim_has_a_file_while_it_is_prepared(tmp_path: Path) -> None:
 async def test_an_idle_node_is_looked_at_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With claims and without: nothing else wakes the part."""
     looks = list[Path]()
-    really = claimfiles.look
+    really = claimfiles.read_claim_files
 
-    def look(directory: Path, driver: str, before: Mapping[str, claimfiles.Seen]) -> Mapping[str, claimfiles.Seen]:
+    def look(
+        directory: Path, driver: str, before: Mapping[str, claimfiles.SeenClaimFile]
+    ) -> Mapping[str, claimfiles.SeenClaimFile]:
         looks.append(directory)
         return really(directory, driver, before)
 
-    monkeypatch.setattr(claimfiles, "look", look)
+    monkeypatch.setattr(claimfiles, "read_claim_files", look)
     async with keeping(tmp_path) as kept:
         await asyncio.sleep(0.2)
         assert len(looks) <= 15  # one each 20 ms

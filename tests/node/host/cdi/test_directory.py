@@ -17,9 +17,9 @@ from gpuplane.node.agent.node import Node
 from gpuplane.node.core.advertising import missing_information_reason, offer
 from gpuplane.node.core.containers.cdi.desiredspecs import BEING_WRITTEN_TEXT, cdi_write_failed_reason
 from gpuplane.node.core.containers.cdi.registry import build_registry
-from gpuplane.node.host.cdi.directory import glance, replace
-from gpuplane.node.host.cdi.keeper import Keeper
-from gpuplane.node.host.specfiles import found
+from gpuplane.node.host.cdi.directory import directory_state, replace_file
+from gpuplane.node.host.cdi.specifications import SpecificationKeeper
+from gpuplane.node.host.specfiles import read_spec_files
 from gpuplane.node.model.cdi import Spec
 from gpuplane.node.model.config import NodeObjectRequests, Settings
 from gpuplane.node.model.encoding import encode
@@ -45,7 +45,7 @@ class World:
 
     def __init__(self, root: Path, machine: Machine = TWO, settings: Settings = BY_CDI) -> None:
         self.place, self.node = Place(root), Node(Snapshot())
-        self.keeper = Keeper(self.node, self.place.cdi)
+        self.keeper = SpecificationKeeper(self.node, self.place.cdi)
         self.node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state="waiting")))
         for fact in (ConfigLoaded(settings), MachineObserved(machine), AllocationsListed((), 0.0)):
             self.node.apply(fact)
@@ -190,7 +190,7 @@ def test_whatever_another_file_is_called(world: World) -> None:
     told = sorted(part.subject.rpartition("/")[2] for part, _ in snapshot.statuses.of_kind("cdi conflict"))
     assert told == ["\\udcff.json", "a b.json", "a\\nb\\x1b[31m.json"]
     assert encode(snapshot)
-    known = build_registry(found([world.place.cdi]))
+    known = build_registry(read_spec_files([world.place.cdi]))
     assert msgspec.json.encode(known.conflicting_files_by_device)
     assert all(path.isprintable() for path in known.conflicting_files_by_device[f"{GPU}=GPU-1"])
 
@@ -279,9 +279,9 @@ def test_writers_at_the_same_time_do_not_spoil_each_others_file(tmp_path: Path) 
 
     def write(text: bytes) -> None:
         for _ in range(50):
-            replace(tmp_path, "file.json", text)
+            replace_file(tmp_path, "file.json", text)
 
-    replace(tmp_path, "file.json", texts[0])
+    replace_file(tmp_path, "file.json", texts[0])
     with ThreadPoolExecutor() as pool:
         writers = [pool.submit(write, text) for text in texts]
         while not all(writer.done() for writer in writers):
@@ -335,9 +335,9 @@ def spoil(path: Path) -> str:
 def test_a_directory_that_somebody_else_could_change_is_not_used(world: World, at: str) -> None:
     """Whoever writes there says what every container gets. It is noticed, named, and over when it is mended."""
     assert world.round()
-    before = glance(world.place.cdi)
+    before = directory_state(world.place.cdi)
     reason = spoil(world.place.root / at)
-    assert glance(world.place.cdi) != before
+    assert directory_state(world.place.cdi) != before
     assert not world.round()
     assert reason in world.reason()
     assert all(reason in trouble for trouble in world.troubles().values())
@@ -467,7 +467,7 @@ def test_a_part_that_begins_anew_forgets_files_that_have_gone(world: World) -> N
     (other := world.place.cdi / "other.json").write_bytes(document(GPU, "GPU-0"))
     world.round()
     other.unlink()
-    world.keeper = Keeper(world.node, world.place.cdi)
+    world.keeper = SpecificationKeeper(world.node, world.place.cdi)
     assert world.round()
     assert world.well()
 

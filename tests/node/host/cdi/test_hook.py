@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.host.cdi.hook import look
+from gpuplane.node.host.cdi.hook import hook_status
 from tests.texts import as_shown
 
 
@@ -18,15 +18,15 @@ def program(tmp_path: Path) -> Path:
 
 def test_a_program_is_told_with_its_path(program: Path) -> None:
     """As is one behind a link."""
-    assert (look(program).state, look(program).path) == ("ok", str(program))
+    assert (hook_status(program).state, hook_status(program).path) == ("ok", str(program))
     (link := program.with_name("link")).symlink_to(program)
-    assert look(link).path == str(link)
+    assert hook_status(link).path == str(link)
 
 
 def test_one_that_is_missing_is_no_trouble(program: Path) -> None:
     """Containers start without."""
     program.unlink()
-    assert (look(program).state, look(program).path) == ("ok", "")
+    assert (hook_status(program).state, hook_status(program).path) == ("ok", "")
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o775, 0o757])
@@ -35,8 +35,8 @@ def test_what_must_not_be_called_is_not_told(program: Path, mode: int) -> None:
     if mode == 0o775 and os.geteuid() == os.getegid() != 0:
         pytest.skip("the group of this user is theirs alone: it is nobody else")
     program.chmod(mode)
-    assert (look(program).state, look(program).path) == ("failing", "")
-    assert str(program) in as_shown(look(program).text)
+    assert (hook_status(program).state, hook_status(program).path) == ("failing", "")
+    assert str(program) in as_shown(hook_status(program).text)
 
 
 def test_a_program_that_somebody_else_could_replace_is_not_told(program: Path) -> None:
@@ -44,26 +44,26 @@ def test_a_program_that_somebody_else_could_replace_is_not_told(program: Path) -
     (place := program.with_name("place")).mkdir()
     (link := place / "gpuplane-hook").symlink_to(program)
     place.chmod(0o757)
-    assert (look(link).state, look(link).path) == ("failing", "")
-    assert f"{place} " in as_shown(look(link).text)
+    assert (hook_status(link).state, hook_status(link).path) == ("failing", "")
+    assert f"{place} " in as_shown(hook_status(link).text)
     place.chmod(0o755)
-    assert look(link).path == str(link)
+    assert hook_status(link).path == str(link)
     program.parent.chmod(0o777)
-    assert look(program).state == "failing"
-    assert f"{program.parent} " in as_shown(look(program).text)
+    assert hook_status(program).state == "failing"
+    assert f"{program.parent} " in as_shown(hook_status(program).text)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to somebody else")
 def test_a_program_of_another_user_is_not_told(program: Path) -> None:
     """Whatever its mode says: they could change that."""
     os.chown(program, 65534, 65534)
-    assert look(program).path == ""
-    assert str(program) in as_shown(look(program).text)
-    assert "65534" in as_shown(look(program).text)
+    assert hook_status(program).path == ""
+    assert str(program) in as_shown(hook_status(program).text)
+    assert "65534" in as_shown(hook_status(program).text)
 
 
 def test_what_is_no_file_is_not_told(program: Path) -> None:
     """A directory, or a place that cannot be looked into."""
-    assert look(program.parent).path == ""
-    assert look(program.parent).state == "failing"
-    assert look(program / "hook").text == f"{program / 'hook'}: Not a directory"
+    assert hook_status(program.parent).path == ""
+    assert hook_status(program.parent).state == "failing"
+    assert hook_status(program / "hook").text == f"{program / 'hook'}: Not a directory"

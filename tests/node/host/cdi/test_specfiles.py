@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-from gpuplane.node.host.specfiles import content, found
+from gpuplane.node.host.specfiles import read_spec_file, read_spec_files
 from tests.golden import Golden
 
 GOOD = b"cdiVersion: 0.5.0\nkind: nvidia.com/gpu\ndevices: [{name: '0', containerEdits: {env: [A=1]}}]\n"
@@ -18,8 +18,8 @@ def test_json_and_yaml_files_count(tmp_path: Path) -> None:
     (tmp_path / "f.json/g.json").write_bytes(GOOD)
     (tmp_path / "h.yaml").symlink_to("readme")
 
-    assert [Path(file.path).name for file in found([tmp_path])] == [".json", "a.json", "b.yaml", "h.yaml"]
-    assert all(file.spec for file in found([tmp_path]))
+    assert [Path(file.path).name for file in read_spec_files([tmp_path])] == [".json", "a.json", "b.yaml", "h.yaml"]
+    assert all(file.spec for file in read_spec_files([tmp_path]))
 
 
 def test_the_directories_order_is_their_priority(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_the_directories_order_is_their_priority(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "x.json").write_bytes(GOOD)
 
-    looked = list(found([tmp_path / "a", tmp_path / "b", tmp_path / "c"]))
+    looked = list(read_spec_files([tmp_path / "a", tmp_path / "b", tmp_path / "c"]))
 
     assert [(file.priority, file.path) for file in looked] == [
         (0, f"{tmp_path}/a/x.json"),
@@ -43,7 +43,7 @@ def test_what_cannot_be_read_is_a_problem_of_its_own(tmp_path: Path, golden: Gol
         (tmp_path / f"{name}.json").symlink_to(target)
     (tmp_path / "f.json").write_bytes(GOOD)
 
-    problems = [file.problem.removeprefix(f"{tmp_path}/") for file in found([tmp_path])]
+    problems = [file.problem.removeprefix(f"{tmp_path}/") for file in read_spec_files([tmp_path])]
 
     assert [each.partition(":")[0] for each in problems] == ["a.json", "b.json", "c.json", "d.json", "e.json", ""]
     golden(problems)
@@ -55,10 +55,10 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path, golden: Golden) ->
     path.touch()
     os.truncate(path, 1 << 40)
 
-    refused = content(path)
+    refused = read_spec_file(path)
     assert isinstance(refused, OSError)
     assert refused.errno == errno.EFBIG
-    golden(file.problem for file in found([tmp_path]))
+    golden(file.problem for file in read_spec_files([tmp_path]))
 
 
 def test_a_directory_that_is_none_is_told(tmp_path: Path, golden: Golden) -> None:
@@ -68,6 +68,6 @@ def test_a_directory_that_is_none_is_told(tmp_path: Path, golden: Golden) -> Non
     (tmp_path / "real/a.json").write_bytes(GOOD)
     (tmp_path / "link").symlink_to("real")
 
-    problems = [file.problem for file in found([tmp_path / "file", tmp_path / "link"])]
+    problems = [file.problem for file in read_spec_files([tmp_path / "file", tmp_path / "link"])]
     assert [each.partition(":")[0] for each in problems] == [f"{tmp_path}/file", f"{tmp_path}/link"]
     golden(problems)

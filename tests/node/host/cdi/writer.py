@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.agent.node import Node
-from gpuplane.node.host.cdi.keeper import Keeper
+from gpuplane.node.host.cdi.specifications import SpecificationKeeper
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.node.model.snapshot import Allocation, Snapshot
@@ -22,7 +22,7 @@ async def main(directory: Path) -> None:
     node.apply(
         AllocationsListed((Allocation("nvidia.com/gpu", ("GPU-0",), holder=PodRef.parse("default/train/main")),), 0.0)
     )
-    keeper = Keeper(node, directory)
+    keeper = SpecificationKeeper(node, directory)
     while True:
         for found in (machine(range(8)), machine(range(1, 9), version="590.10")):
             node.apply(MachineObserved(found))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.node.host.mps.processes import CONTROL, PIPE, SERVER
+from gpuplane.node.host.mps.processes import CONTROL_PROGRAM, PIPE_DIRECTORY_VARIABLE, SERVER_PROGRAM
 from tests.node.host.mps.world import World
 
 NOBODY = 65534
@@ -70,18 +70,18 @@ class Attacker:
             command = [*prefix, "bash", "-c", f"exec -a {program} sh -c 'sleep 3600; :' -d"]
         process = subprocess.Popen(
             command, executable=None if apart else "/bin/sh", user=uid, group=uid, extra_groups=[], process_group=0,
-            env={PIPE: str(self.world.pipe(name)), "PATH": os.environ["PATH"], **(more or {})},
+            env={PIPE_DIRECTORY_VARIABLE: str(self.world.pipe(name)), "PATH": os.environ["PATH"], **(more or {})},
         )  # fmt: skip
         self.started.append(process)
         return process.pid
 
     def daemon(self, name: str, **how: object) -> int:
         """An impostor of a control daemon."""
-        return self.impostor(name, CONTROL, **how)  # type: ignore[arg-type]
+        return self.impostor(name, CONTROL_PROGRAM, **how)  # type: ignore[arg-type]
 
     def server(self, name: str, **how: object) -> int:
         """An impostor of a server."""
-        return self.impostor(name, SERVER, **how)  # type: ignore[arg-type]
+        return self.impostor(name, SERVER_PROGRAM, **how)  # type: ignore[arg-type]
 
     def listen(self, path: Path, answer: str = "") -> None:
         """A socket in the place of another, that answers so, or never."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.files import FOLDER
+from gpuplane.node.host.mps.files import FILES_FOLDER
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet, pod
 from tests.node.host.mps.world import World
@@ -122,7 +122,7 @@ async def test_when_mps_is_unset_everything_is_as_before(place: Place) -> None:
         await kubelet.end("default/train")
         await kubelet.until_capacity(GPU, 2, 2)
         await world.until(lambda: world.modes() == {"GPU-0": "DEFAULT", "GPU-1": "DEFAULT"})
-        assert not processes.alive(running)
+        assert not processes.is_alive(running)
 
 
 async def test_a_node_without_mps_has_no_directory_for_it(place: Place) -> None:
@@ -130,7 +130,7 @@ async def test_a_node_without_mps_has_no_directory_for_it(place: Place) -> None:
     place.configure("version: v1\n")
     async with Kubelet(place.root / "k") as kubelet, place.agent():
         await kubelet.until_capacity(GPU, 2, 2)
-        assert not (place.world.root / FOLDER).exists()
+        assert not (place.world.root / FILES_FOLDER).exists()
 
 
 async def test_a_root_that_cannot_be_written_costs_only_what_is_shared_by_mps(place: Place) -> None:
@@ -148,7 +148,7 @@ async def test_a_root_that_cannot_be_written_costs_only_what_is_shared_by_mps(pl
         await kubelet.until_capacity("nvidia.com/some", 4, 4)
 
 
-@pytest.mark.parametrize("where", ["", FOLDER])
+@pytest.mark.parametrize("where", ["", FILES_FOLDER])
 async def test_what_anybody_could_write_is_not_believed(place: Place, where: str) -> None:
     """Neither the supervisor's word nor a directory that goes into containers; nothing is given out by it."""
     world = place.world

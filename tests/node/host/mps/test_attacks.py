@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.files import FOLDER, read
-from gpuplane.node.host.mps.processes import CONTROL, PID_FILE
-from gpuplane.node.host.mps.record import RECORD, Entry
+from gpuplane.node.host.mps.daemonrecord import RECORD_FILE, RecordEntry
+from gpuplane.node.host.mps.files import FILES_FOLDER, decode_file
+from gpuplane.node.host.mps.processes import CONTROL_PROGRAM, PID_FILE
 from gpuplane.node.model.mps import MpsDaemon
 from tests.node.host.mps.attack import Attacker, needs_root
 from tests.node.host.mps.world import World
@@ -52,7 +52,7 @@ async def test_a_process_that_looks_like_a_daemon_is_none(world: World, attacker
     assert world.daemon(OTHER) == other
     world.want()
     await world.until(lambda: not world.pipe(GPU).exists() and not world.pipe(OTHER).exists())
-    assert not processes.alive(again)
+    assert not processes.is_alive(again)
     assert attacker.alive(pid)
 
 
@@ -61,7 +61,7 @@ async def test_root_of_a_container_is_not_root_of_the_node(world: World, attacke
     """It has our user, and not our namespace of processes."""
     world.pipe(GPU).mkdir(parents=True)
     pid = attacker.daemon(GPU, uid=0, apart=True, more={"CUDA_VISIBLE_DEVICES": B})
-    await world.until(lambda: len(processes.alike(CONTROL, world.pipe(GPU), "-d")) > 0)
+    await world.until(lambda: len(processes.find_lookalikes(CONTROL_PROGRAM, world.pipe(GPU), "-d")) > 0)
     await world.supervise()
     world.want(ONE, TWO)
     await world.until_ok(GPU)
@@ -118,7 +118,7 @@ async def test_a_control_socket_that_a_client_replaces_is_put_back(world: World,
 
     await world.compute(GPU)
     assert world.daemon(GPU) == running
-    assert processes.alive(server)
+    assert processes.is_alive(server)
     assert client.returncode is None
     world.want()
     await world.until_says(GPU, "stays until its clients have ended")
@@ -156,16 +156,16 @@ async def test_a_socket_that_is_replaced_before_we_have_it_is_not_taken_for_the_
     world.want(ONE, held=(GPU,))
     running = await world.until_ok(GPU)
     await world.kill()
-    shutil.copy(world.root / FOLDER / GPU / RECORD, world.root / "kept")
-    shutil.rmtree(world.root / FOLDER / GPU)
-    (world.root / FOLDER / GPU).mkdir(mode=0o700)
-    shutil.move(world.root / "kept", world.root / FOLDER / GPU / RECORD)
+    shutil.copy(world.root / FILES_FOLDER / GPU / RECORD_FILE, world.root / "kept")
+    shutil.rmtree(world.root / FILES_FOLDER / GPU)
+    (world.root / FILES_FOLDER / GPU).mkdir(mode=0o700)
+    shutil.move(world.root / "kept", world.root / FILES_FOLDER / GPU / RECORD_FILE)
     attacker.listen(world.pipe(GPU) / "control", "1\n")
 
     await world.supervise()
     stands = await world.until_says(GPU, "is restarted when no container holds it")
     assert (stands.state, stands.devices) == ("failing", ())
-    assert processes.alive(running)
+    assert processes.is_alive(running)
     world.want(ONE)
     await world.until_ok(GPU, but=running)
     await world.compute(GPU)
@@ -185,7 +185,7 @@ async def test_a_client_that_always_replaces_the_socket_harms_nobody_elses_daemo
     await world.until_ok(GPU)
     world.want(ONE.but(active_thread_percentage=7), TWO)
     await world.until(lambda: "set_default_active_thread_percentage 7" in world.told(GPU))
-    ours = (world.root / FOLDER / GPU / "control").stat().st_ino
+    ours = (world.root / FILES_FOLDER / GPU / "control").stat().st_ino
     await world.until(lambda: (world.pipe(GPU) / "control").lstat().st_ino == ours)
     await world.compute(GPU)
     assert world.daemon(OTHER) == other
@@ -200,7 +200,7 @@ async def test_a_daemon_of_which_nothing_was_written_down_is_taken_over(world: W
     [server] = await world.until(lambda: world.servers(GPU))
     for content in (None, b"{}", b'{"version": 99, "value": {}}', b"\xff"):
         await world.kill()
-        path = world.root / FOLDER / GPU / RECORD
+        path = world.root / FILES_FOLDER / GPU / RECORD_FILE
         shutil.rmtree(path.parent) if content is None else path.write_bytes(content)
         await world.supervise()
         assert await world.until_ok(GPU) == running
@@ -224,14 +224,16 @@ async def test_a_supervisor_that_dies_amid_a_start_loses_no_daemon(world: World,
     world.delay(None)
     await world.supervise()
     running = await world.until_ok(GPU)
-    assert [each for each in processes.alike(CONTROL, world.pipe(GPU), "-d") if world.started(each)] == [running]
+    assert [
+        each for each in processes.find_lookalikes(CONTROL_PROGRAM, world.pipe(GPU), "-d") if world.started(each)
+    ] == [running]
     starts = (world.root / GPU / "log/control.log").read_text().count("Starting control daemon")
     assert starts == 1
 
 
 async def test_what_a_daemon_says_is_one_line_of_the_log(world: World) -> None:
     """It may have what it likes in it."""
-    world.spoil(CONTROL, "no\n2026-01-01 00:00:00,000 ERROR   all is lost\r\x1b[2J memory")
+    world.spoil(CONTROL_PROGRAM, "no\n2026-01-01 00:00:00,000 ERROR   all is lost\r\x1b[2J memory")
     await world.supervise()
     world.want(ONE)
     stands = await world.until_says(GPU, "all is lost")
@@ -272,13 +274,13 @@ async def test_what_a_client_makes_in_shared_memory_is_no_daemons_directory(worl
 
 
 @pytest.mark.parametrize("flaw", ["a link", "writable", pytest.param("foreign", marks=needs_root)])
-@pytest.mark.parametrize("where", ["on the way", "root", FOLDER])
+@pytest.mark.parametrize("where", ["on the way", "root", FILES_FOLDER])
 async def test_where_somebody_else_could_write_nothing_is_supervised(world: World, flaw: str, where: str) -> None:
     """It is said which directory it is, why and what to do; when that was done it goes on, without a restart."""
     world.root = world.root / "below"
-    path = {"on the way": world.root.parent, "root": world.root, FOLDER: world.root / FOLDER}[where]
+    path = {"on the way": world.root.parent, "root": world.root, FILES_FOLDER: world.root / FILES_FOLDER}[where]
     elsewhere = world.root.parent.parent / "elsewhere"
-    (world.root / FOLDER).mkdir(parents=True)
+    (world.root / FILES_FOLDER).mkdir(parents=True)
     if flaw == "a link":
         shutil.move(path, elsewhere)
         path.symlink_to(elsewhere)
@@ -310,8 +312,8 @@ async def test_a_server_is_known_by_its_daemons_word_too(world: World) -> None:
     world.want(ONE)
     running = await world.until_ok(GPU)
     client, _ = await world.compute(GPU)
-    path = world.root / FOLDER / GPU / RECORD
-    [server] = await world.until(lambda: read(path.read_bytes(), Entry).servers)
+    path = world.root / FILES_FOLDER / GPU / RECORD_FILE
+    [server] = await world.until(lambda: decode_file(path.read_bytes(), RecordEntry).servers)
     await world.kill()
     os.kill(running.pid, signal.SIGKILL)
     world.want(ONE, held=(GPU,))
@@ -320,7 +322,7 @@ async def test_a_server_is_known_by_its_daemons_word_too(world: World) -> None:
     await world.end(client)
     world.want(ONE)
     await world.until_ok(GPU)
-    assert not processes.alive(server)
+    assert not processes.is_alive(server)
 
 
 async def test_a_root_that_is_removed_is_made_again(world: World) -> None:
@@ -331,7 +333,7 @@ async def test_a_root_that_is_removed_is_made_again(world: World) -> None:
     remove(world.root)
     world.want(ONE, held=(GPU,))
     await world.until_says(GPU, "was removed; control daemon")
-    assert processes.alive(running)
+    assert processes.is_alive(running)
     world.want(ONE)
     await world.until_ok(GPU, but=running)
     await world.compute(GPU)

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.processes import CONTROL, MARK, PIPE, SERVER, Process
-from gpuplane.node.host.mps.record import Record
+from gpuplane.node.host.mps.daemonrecord import DaemonRecord
+from gpuplane.node.host.mps.processes import (
+    CONTROL_PROGRAM,
+    MARK_VARIABLE,
+    PIPE_DIRECTORY_VARIABLE,
+    SERVER_PROGRAM,
+    Process,
+)
 from tests.node.host.mps.standin import make
 
 OFTEN = 100
@@ -39,13 +45,13 @@ def started(program: Path, *words: str, environment: Mapping[str, str]) -> Itera
 @pytest.mark.usefixtures("_quick")
 def test_a_process_that_shows_no_command_line_yet_is_told_apart_from_none(tmp_path: Path) -> None:
     """Right after its start it is either known by its command line, or said to be arriving."""
-    server, environment = make(tmp_path / "bin") / SERVER, {PIPE: str(tmp_path)}
+    server, environment = make(tmp_path / "bin") / SERVER_PROGRAM, {PIPE_DIRECTORY_VARIABLE: str(tmp_path)}
     met = 0
     for _ in range(OFTEN):
         with started(server, environment=environment) as found:
-            arriving = found in processes.arriving()
+            arriving = found in processes.find_starting()
             met += arriving
-            assert arriving or found in processes.alike(SERVER, tmp_path)
+            assert arriving or found in processes.find_lookalikes(SERVER_PROGRAM, tmp_path)
     assert met
 
 
@@ -55,7 +61,7 @@ def test_what_has_no_command_line_for_good_is_not_awaited() -> None:
     os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
     kernel = {int(each.name) for each in Path("/proc").iterdir() if each.name.isdecimal() and _is_kernels(each)}
 
-    assert not {each.pid for each in processes.arriving()} & {ended.pid, *kernel}
+    assert not {each.pid for each in processes.find_starting()} & {ended.pid, *kernel}
     ended.wait()
 
 
@@ -68,10 +74,10 @@ def _is_kernels(process: Path) -> bool:
 @pytest.mark.usefixtures("_quick")
 async def test_a_server_is_known_from_its_first_moment(tmp_path: Path) -> None:
     """Its daemon may be killed right after it has started one: a server that is overlooked then keeps its GPU."""
-    server, pipe = make(tmp_path / "bin") / SERVER, tmp_path / "pipe"
+    server, pipe = make(tmp_path / "bin") / SERVER_PROGRAM, tmp_path / "pipe"
     pipe.mkdir()
-    record = Record(tmp_path / "closed", pipe)
-    environment = {PIPE: str(pipe), MARK: record.begin()}
+    record = DaemonRecord(tmp_path / "closed", pipe)
+    environment = {PIPE_DIRECTORY_VARIABLE: str(pipe), MARK_VARIABLE: record.begin()}
     await record.daemon()
     for _ in range(OFTEN):
         with started(server, environment=environment) as found:
@@ -80,10 +86,10 @@ async def test_a_server_is_known_from_its_first_moment(tmp_path: Path) -> None:
 
 async def test_a_daemon_is_known_from_its_first_moment(tmp_path: Path) -> None:
     """The supervisor may be killed right after it has started one: the next one finds it, and starts no second."""
-    control, pipe = make(tmp_path / "bin") / CONTROL, tmp_path / "pipe"
+    control, pipe = make(tmp_path / "bin") / CONTROL_PROGRAM, tmp_path / "pipe"
     pipe.mkdir()
     (tmp_path / "bin/delay").write_text("before it is ready")
-    mark = Record(tmp_path / "closed", pipe).begin()
-    environment = {PIPE: str(pipe), MARK: mark, "CUDA_MPS_LOG_DIRECTORY": str(tmp_path)}
+    mark = DaemonRecord(tmp_path / "closed", pipe).begin()
+    environment = {PIPE_DIRECTORY_VARIABLE: str(pipe), MARK_VARIABLE: mark, "CUDA_MPS_LOG_DIRECTORY": str(tmp_path)}
     with started(control, "-d", environment=environment) as found:
-        assert await Record(tmp_path / "closed", pipe).daemon() == found
+        assert await DaemonRecord(tmp_path / "closed", pipe).daemon() == found

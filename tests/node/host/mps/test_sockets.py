@@ -13,7 +13,7 @@ import pytest
 
 from gpuplane.node.host.mps import processes, sockets
 from gpuplane.node.host.mps.processes import Process
-from gpuplane.node.host.mps.sockets import Replaced, Sockets
+from gpuplane.node.host.mps.sockets import DaemonSockets, SocketReplaced
 from tests.node.host.mps.attack import NOBODY, needs_root
 
 LISTEN = """
@@ -60,7 +60,7 @@ class Listening:
         self.stack.callback(process.kill)
         assert process.stdout is not None
         process.stdout.readline()
-        found = processes.process(process.pid)
+        found = processes.find_process(process.pid)
         assert found is not None
         return found
 
@@ -77,7 +77,7 @@ def test_a_daemons_sockets_are_linked_and_no_others(folder: Path, listening: Lis
     listening(pipe, "control_privileged")
     os.mkfifo(pipe / "control_lock")
     (pipe / "log").symlink_to("/dev/zero")
-    Sockets(pipe, folder / "closed").hold(daemon)
+    DaemonSockets(pipe, folder / "closed").hold(daemon)
     assert held(folder) == {"control"}
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(folder / "closed/control"))
@@ -92,8 +92,8 @@ def test_a_control_socket_of_another_process_is_refused(folder: Path, listening:
         listening(pipe, "control")
     elif kind == "file":
         (pipe / "control").touch()
-    with pytest.raises(Replaced, match=str(folder)):
-        Sockets(pipe, folder / "closed").hold(daemon)
+    with pytest.raises(SocketReplaced, match=str(folder)):
+        DaemonSockets(pipe, folder / "closed").hold(daemon)
     assert held(folder) == set()
 
 
@@ -108,10 +108,10 @@ def test_where_the_kernel_does_not_tell_a_socket_of_our_user_counts(
 
     for answer in (unknown, dict):
         monkeypatch.setattr(sockets, "_files_of_sockets", answer)
-        pipe, ours = folder / "pipe", Sockets(folder / "pipe", folder / "closed")
+        pipe, ours = folder / "pipe", DaemonSockets(folder / "pipe", folder / "closed")
         daemon = listening(pipe, "control")
         os.chown(pipe / "control", NOBODY, NOBODY)
-        with pytest.raises(Replaced):
+        with pytest.raises(SocketReplaced):
             ours.hold(daemon)
         os.chown(pipe / "control", 0, 0)
         ours.hold(daemon)
@@ -122,7 +122,7 @@ def test_where_the_kernel_does_not_tell_a_socket_of_our_user_counts(
 
 def test_links_are_kept_while_the_daemon_lives(folder: Path, listening: Listening) -> None:
     """What was found to be its own once is not asked again: a client may have replaced it since."""
-    pipe, ours = folder / "pipe", Sockets(folder / "pipe", folder / "closed")
+    pipe, ours = folder / "pipe", DaemonSockets(folder / "pipe", folder / "closed")
     daemon = listening(pipe, "control")
     ours.hold(daemon)
     inode = (folder / "closed/control").stat().st_ino

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.files import FOLDER, WANTED
+from gpuplane.node.host.mps.files import FILES_FOLDER, WANTED_FILE
 from gpuplane.node.model.mps import MpsDaemon
 from tests.lengths import length
 from tests.node.host.mps.world import World
@@ -26,7 +26,7 @@ async def test_a_daemon_is_started_as_it_is_wanted(world: World) -> None:
     world.want(SHARED)
     running = await world.until_ok(GPU)
 
-    environment = processes.environment(running)
+    environment = processes.read_environment(running)
     assert environment["CUDA_VISIBLE_DEVICES"] == f"{A},{B}"
     assert world.told(GPU) == [
         "set_default_active_thread_percentage 25",
@@ -45,11 +45,11 @@ async def test_nothing_is_done_before_the_agents_first_word(world: World) -> Non
     world.want(SHARED)
     running = await world.until_ok(GPU)
     await world.kill()
-    (world.root / FOLDER / WANTED).unlink()
+    (world.root / FILES_FOLDER / WANTED_FILE).unlink()
     pid = await world.supervise()
     await world.until(lambda: (s := world.status()) and s.pid == pid)
 
-    assert processes.alive(running)
+    assert processes.is_alive(running)
     assert world.modes()[A] == "EXCLUSIVE_PROCESS"
 
 
@@ -86,11 +86,11 @@ async def test_a_server_whose_daemon_was_killed_keeps_its_clients(world: World) 
     stands = await world.until_says(GPU, f"server {server.pid} still has clients, but its control daemon has ended")
     assert stands.state == "waiting"
     assert stands.devices == ()
-    assert processes.alive(server)
+    assert processes.is_alive(server)
     assert client.returncode is None
     await world.end(client)
     await world.until_ok(GPU)
-    assert not processes.alive(server)
+    assert not processes.is_alive(server)
 
 
 async def test_a_supervisor_that_is_killed_changes_nothing(world: World) -> None:
@@ -129,7 +129,7 @@ async def test_a_daemon_that_is_not_wanted_stays_while_it_has_clients(world: Wor
 
     await world.end(client)
     await world.until(lambda: world.modes() == {A: "DEFAULT", B: "DEFAULT"})
-    assert not processes.alive(running)
+    assert not processes.is_alive(running)
     await world.until(lambda: not world.pipe(GPU).parent.exists())
 
 
@@ -222,9 +222,9 @@ async def test_multi_user_mode_is_a_switch(world: World) -> None:
     await world.supervise()
     world.want(SHARED)
     first = await world.until_ok(GPU)
-    assert "-multiuser-server" not in processes.arguments(first)
+    assert "-multiuser-server" not in processes.read_arguments(first)
     world.want(SHARED.but(multi_user=True))
-    assert "-multiuser-server" in processes.arguments(await world.until_ok(GPU, but=first))
+    assert "-multiuser-server" in processes.read_arguments(await world.until_ok(GPU, but=first))
 
 
 async def test_two_resources_share_nothing(world: World) -> None:
@@ -238,7 +238,7 @@ async def test_two_resources_share_nothing(world: World) -> None:
     )
     found = [await world.until_ok(name) for name in (GPU, "nvidia.com/other", mig)]
 
-    seen = [processes.environment(each) for each in found]
+    seen = [processes.read_environment(each) for each in found]
     assert [each["CUDA_VISIBLE_DEVICES"] for each in seen] == [f"{A},{B}", "GPU-c", mig]
     assert len({each["CUDA_MPS_PIPE_DIRECTORY"] for each in seen}) == 3
     assert len({world.pipe(name).with_name("shm").stat().st_ino for name in (GPU, "nvidia.com/other", mig)}) == 3
@@ -261,7 +261,7 @@ async def test_another_name_waits_for_the_gpus_of_the_old_daemon(world: World) -
         else:
             await world.until_says(other, "another daemon")
             assert world.daemon(other) is None
-    assert processes.alive(old)
+    assert processes.is_alive(old)
 
     await world.end(client)
     world.want(SHARED.but(name=other))
@@ -331,7 +331,7 @@ async def test_a_wish_that_cannot_be_read_leaves_the_last_one_in_force(world: Wo
     await world.supervise()
     world.want(SHARED)
     running = await world.until_ok(GPU)
-    (world.root / FOLDER / WANTED).write_text('{"version": 2, "value": {}}')
+    (world.root / FILES_FOLDER / WANTED_FILE).write_text('{"version": 2, "value": {}}')
     await world.until(lambda: (s := world.status()) and "version 2" in as_shown(s.problem))
     assert world.daemon(GPU) == running
 
@@ -356,6 +356,8 @@ async def test_what_lies_there_is_closed_to_others(world: World) -> None:
     world.want(SHARED)
     await world.until_ok(GPU)
     home = world.root / GPU
-    modes = {path.name: oct(path.stat().st_mode & 0o7777) for path in (home, *home.iterdir(), world.root / FOLDER)}
+    modes = {
+        path.name: oct(path.stat().st_mode & 0o7777) for path in (home, *home.iterdir(), world.root / FILES_FOLDER)
+    }
     assert modes == {"gpu": "0o711", "pipe": "0o755", "log": "0o711", "shm": "0o1777", "gpuplane": "0o700"}
-    assert {oct(path.stat().st_mode & 0o777) for path in (world.root / FOLDER).glob("*.json")} == {"0o600"}
+    assert {oct(path.stat().st_mode & 0o777) for path in (world.root / FILES_FOLDER).glob("*.json")} == {"0o600"}

@@ -15,8 +15,8 @@ import msgspec
 
 from gpuplane.node.core.mps import daemon_directory
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.files import FOLDER, STATUS, WANTED, read, write
-from gpuplane.node.host.mps.processes import MARK, PIPE, Process
+from gpuplane.node.host.mps.files import FILES_FOLDER, STATUS_FILE, WANTED_FILE, decode_file, write_file
+from gpuplane.node.host.mps.processes import MARK_VARIABLE, PIPE_DIRECTORY_VARIABLE, Process
 from gpuplane.node.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from tests.node.host.mps.standin import make
 from tests.texts import as_shown
@@ -65,7 +65,7 @@ class World:
         """Start a supervisor; its process id."""
         self.supervisor = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gpuplane", "mps", "--root", self.root, "--shm", self.shm,
-            "--control", self.tools / processes.CONTROL, "--smi", self.tools / "nvidia-smi",
+            "--control", self.tools / processes.CONTROL_PROGRAM, "--smi", self.tools / "nvidia-smi",
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         self._reading = asyncio.create_task(self._read(self.supervisor))
@@ -87,13 +87,13 @@ class World:
 
     def want(self, *daemons: MpsDaemon, held: tuple[str, ...] = ()) -> None:
         """Say what the agent wants."""
-        (self.root / FOLDER).mkdir(parents=True, exist_ok=True)
-        write(self.root / FOLDER / WANTED, WantedDaemons(daemons=daemons, daemons_in_use=held))
+        (self.root / FILES_FOLDER).mkdir(parents=True, exist_ok=True)
+        write_file(self.root / FILES_FOLDER / WANTED_FILE, WantedDaemons(daemons=daemons, daemons_in_use=held))
 
     def status(self) -> SupervisorStatus | None:
         """The supervisor's last word."""
         try:
-            return read((self.root / FOLDER / STATUS).read_bytes(), SupervisorStatus)
+            return decode_file((self.root / FILES_FOLDER / STATUS_FILE).read_bytes(), SupervisorStatus)
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -139,13 +139,19 @@ class World:
 
     def daemon(self, name: str) -> Process | None:
         """The daemon of that name, as the kernel shows it: of those that we started the one that stays."""
-        found = [each for each in processes.alike(processes.CONTROL, self.pipe(name), "-d") if self.started(each)]
-        number = processes.noted(self.pipe(name))
+        found = [
+            each
+            for each in processes.find_lookalikes(processes.CONTROL_PROGRAM, self.pipe(name), "-d")
+            if self.started(each)
+        ]
+        number = processes.pid_in_file(self.pipe(name))
         return max(found, key=lambda each: (each.pid == number, each.began, each.pid), default=None)
 
     def servers(self, name: str) -> list[Process]:
         """Its servers, and those of daemons before it."""
-        return [each for each in processes.alike(processes.SERVER, self.pipe(name)) if self.started(each)]
+        return [
+            each for each in processes.find_lookalikes(processes.SERVER_PROGRAM, self.pipe(name)) if self.started(each)
+        ]
 
     async def serving(self, name: str) -> Process:
         """The server that its clients have, once it shows what it runs: whoever started it goes on before that."""
@@ -159,22 +165,28 @@ class World:
     @staticmethod
     def started(found: Process) -> bool:
         """Whether a supervisor has started it, or its daemon."""
-        return MARK in processes.environment(found)
+        return MARK_VARIABLE in processes.read_environment(found)
 
     def family(self) -> list[Process]:
         """Every process that was started for a pipe directory below the root."""
-        found = [processes.process(int(each.name)) for each in Path("/proc").iterdir() if each.name.isdecimal()]
-        return [p for p in found if p and processes.environment(p).get(PIPE, "").startswith(str(self.root))]
+        found = [processes.find_process(int(each.name)) for each in Path("/proc").iterdir() if each.name.isdecimal()]
+        return [
+            p
+            for p in found
+            if p and processes.read_environment(p).get(PIPE_DIRECTORY_VARIABLE, "").startswith(str(self.root))
+        ]
 
     def _programs(self) -> list[Process]:
         """Every process that runs a program of ours."""
-        found = [processes.process(int(each.name)) for each in Path("/proc").iterdir() if each.name.isdecimal()]
-        return [p for p in found if p and any(word.startswith(f"{self.tools}/") for word in processes.arguments(p)[:4])]
+        found = [processes.find_process(int(each.name)) for each in Path("/proc").iterdir() if each.name.isdecimal()]
+        return [
+            p for p in found if p and any(word.startswith(f"{self.tools}/") for word in processes.read_arguments(p)[:4])
+        ]
 
     async def compute(self, name: str) -> tuple[asyncio.subprocess.Process, dict[str, str]]:
         """A client of a daemon, once it is connected, and its memory limits."""
         client = await asyncio.create_subprocess_exec(
-            self.tools / "client", env={PIPE: str(self.pipe(name))}, stdout=asyncio.subprocess.PIPE
+            self.tools / "client", env={PIPE_DIRECTORY_VARIABLE: str(self.pipe(name))}, stdout=asyncio.subprocess.PIPE
         )
         self.clients.append(client)
         assert client.stdout is not None

@@ -18,7 +18,7 @@ from gpuplane.node.agent.node import Node
 from gpuplane.node.core.dra.preparing import is_claim_gone
 from gpuplane.node.core.reports.claims import report_claims
 from gpuplane.node.host.cdi.claimfiles import keep_claim_files
-from gpuplane.node.host.state import keep_stored, load
+from gpuplane.node.host.state import keep_ledger_stored, load_ledger
 from gpuplane.node.kubelet.dra import server
 from gpuplane.node.kubelet.dra.server import MOST_CLAIMS, MOST_REFUSED, Claims, add_plugin
 from gpuplane.node.kubelet.protocols import dra_v1_pb2 as v1
@@ -81,10 +81,10 @@ async def running(root: Path, api: ApiServer, deadline: float = 40.0, disk: bool
     state, cdi = root / "state", root / "cdi"
     for each in (state, cdi):
         each.mkdir(exist_ok=True)
-    ledger, _ = load(state, "")
+    ledger, _ = load_ledger(state, "")
     for fact in (LedgerLoaded(ledger), ConfigLoaded(DRA), MachineObserved(MACHINE), AllocationsListed((), 0.0)):
         agent.node.apply(fact)
-    parts = [keep_stored(agent.node, state), keep_claim_files(agent.node, cdi, 0.1)] if disk else []
+    parts = [keep_ledger_stored(agent.node, state), keep_claim_files(agent.node, cdi, 0.1)] if disk else []
     tasks = [asyncio.create_task(each) for each in parts]
     try:
         async with serve_at(agent.socket, partial(add_plugin, agent.claims)):
@@ -295,7 +295,7 @@ async def test_nothing_is_answered_before_it_is_on_disk(root: Path) -> None:
     api = ApiServer(claim(A, 0))
     async with running(root, api, deadline=0.3, disk=False) as agent:
         assert code((await prepare(agent, A)).claims[A].error) == "claim-not-stored"
-        keeping = asyncio.create_task(keep_stored(agent.node, root / "state"))
+        keeping = asyncio.create_task(keep_ledger_stored(agent.node, root / "state"))
         assert code((await prepare(agent, A)).claims[A].error) == "cdi-not-written"
         writing = asyncio.create_task(keep_claim_files(agent.node, root / "cdi", 0.1))
         await until(lambda: len(agent.files) == 2)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpuplane.cli.kit.machine import NVML
 from gpuplane.node.core.config.flags import FLAG_BY_NAME
 from gpuplane.node.core.config.flagvalues import find_text_and_source
-from gpuplane.node.host.kernellog import host_pids
+from gpuplane.node.host.kernellog import has_host_pids
 
 HERE, HOST = "driver-root-ctr-path", "driver-root"
 MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
@@ -63,4 +63,4 @@ def _is_there(path: Path) -> bool:
 
 def contained(environment: Mapping[str, str]) -> bool:
     """Whether this process is in a container: by its process ids, what a pod is told, or what a runtime leaves."""
-    return not host_pids() or "KUBERNETES_SERVICE_HOST" in environment or any(each.exists() for each in MARKS)
+    return not has_host_pids() or "KUBERNETES_SERVICE_HOST" in environment or any(each.exists() for each in MARKS)

@@ -28,8 +28,8 @@ from gpuplane.node.core.config.flagvalues import add_arguments, flag_text_or_def
 from gpuplane.node.core.config.resolve import resolve_settings
 from gpuplane.node.core.dra.names import POD_UID
 from gpuplane.node.hardware.described.profiles import UnknownMachine
-from gpuplane.node.host.cdi.hook import INSTALLED
-from gpuplane.node.host.kernellog import host_pids
+from gpuplane.node.host.cdi.hook import HOOK_PATH
+from gpuplane.node.host.kernellog import has_host_pids
 from gpuplane.service import logs
 from gpuplane.service.serving import serve
 
@@ -53,7 +53,7 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
             driver_root=root.path,
             root_chosen=root.why,
             host_root=arguments.host_root,
-            host_pids=host_pids(),
+            host_pids=has_host_pids(),
             first=first_driver,
         )
         sources = [gpus, *other_sources(arguments.machine, arguments.devices, arguments.host_root)]
@@ -121,9 +121,9 @@ def agent_parser() -> Parser:
              f"{USUAL_CDI_DIR}, or none with a machine file",
     )  # fmt: skip
     own.add_argument(
-        "--hook-path", type=Path, default=INSTALLED, metavar="FILE",
+        "--hook-path", type=Path, default=HOOK_PATH, metavar="FILE",
         help="the path of the program that CDI hooks run; the path must be the same on the host and for the "
-             f"agent; default {INSTALLED}",
+             f"agent; default {HOOK_PATH}",
     )  # fmt: skip
     own.add_argument(
         "--log-format",
@@ -183,7 +183,7 @@ def _options(
         host_name=said("node-name") or os.uname().nodename,
         records_root=arguments.host_root,
         kernel_log=_kernel_log(arguments.kernel_log, arguments.machine, arguments.host_root),
-        kernel_pids=arguments.machine != NVML or host_pids(),
+        kernel_pids=arguments.machine != NVML or has_host_pids(),
         device_nodes=_device_nodes(arguments.device_nodes, arguments.machine, arguments.host_root),
         cdi_dir=_cdi_dir(arguments.cdi_dir, arguments.machine),
         hook=arguments.hook_path.absolute(),

@@ -26,7 +26,7 @@ from gpuplane.node.core.containers.cdi.specrequest import (
 )
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems
 from gpuplane.node.core.containers.cdi.version import LOWEST_WRITTEN_VERSION
-from gpuplane.node.host.cdi.hook import INSTALLED, look
+from gpuplane.node.host.cdi.hook import HOOK_PATH, hook_status
 from gpuplane.node.model.cdi import Spec
 
 KINDS: dict[SpecMode, str] = {
@@ -113,8 +113,8 @@ OPTIONS = (
     ("--hook", "", _one_of(("auto", "gpuplane", "nvidia", "none"), "auto"),
      "The program that hooks run. Default: NVIDIA's if its path is given; else gpuplane's if it is installed; else "
      "none, and mounts replace the hooks."),
-    ("--hook-path", "", {"default": str(INSTALLED)},
-     f"gpuplane's program for hooks, on the host. Default: {INSTALLED}."),
+    ("--hook-path", "", {"default": str(HOOK_PATH)},
+     f"gpuplane's program for hooks, on the host. Default: {HOOK_PATH}."),
 )
 """Names, environment variable, kind, help: NVIDIA's, and two of ours."""
 # fmt: on
@@ -201,7 +201,7 @@ def _program(hook: str, ours: str, theirs: str, host: Path | None) -> HookProgra
         if (found := shutil.which(name)) is None:
             note(f"{name} is not found here: it must be /usr/bin/{name} on the host; or use --nvidia-cdi-hook-path")
         return HookProgram(found or f"/usr/bin/{name}", is_nvidia=True)
-    status = look(Path(ours), host)
+    status = hook_status(Path(ours), host)
     if hook == "gpuplane" or (hook == "auto" and status.path):
         if not status.path:
             note(f"no container with these devices can start until the hook works: {status.text}")

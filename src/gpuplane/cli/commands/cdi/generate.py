@@ -20,7 +20,7 @@ from gpuplane.node.core.containers.cdi.specrequest import SpecOptions
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems
 from gpuplane.node.hardware.described.profiles import UnknownMachine
 from gpuplane.node.hardware.observeonce import NotObserved, observe_once
-from gpuplane.node.host.cdi.directory import replace
+from gpuplane.node.host.cdi.directory import replace_file
 from gpuplane.node.model.cdi import Spec
 from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.machine import Machine
@@ -72,7 +72,7 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
 
 def _write(text: str, path: Path) -> None:
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-    replace(path.parent, path.name, text.encode())
+    replace_file(path.parent, path.name, text.encode())
     if reason := untrusted(path, follow=True):
         note(f"{path}: {reason}: users other than root could change what containers get; let only root write there")
 

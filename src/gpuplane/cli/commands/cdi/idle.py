@@ -6,7 +6,7 @@ from typing import Any
 from gpuplane.cli.commands.cdi.asked import OPTIONS, WITHOUT_EFFECT, parameter
 from gpuplane.node.core.containers.cdi.hooks import ALL_HOOKS, UPDATE_APPLICATION_PROFILE
 from gpuplane.node.core.containers.cdi.specrequest import SpecMode, SpecOptions
-from gpuplane.node.host.cdi.hook import INSTALLED
+from gpuplane.node.host.cdi.hook import HOOK_PATH
 
 HOOKS = ("--hook", "--hook-path", "--nvidia-cdi-hook-path", "--disable-hook", "--enable-hook")
 MODES: Mapping[str, tuple[SpecMode, ...]] = {
@@ -16,7 +16,7 @@ MODES: Mapping[str, tuple[SpecMode, ...]] = {
 }
 """Options that mean something in some modes only."""
 
-DEFAULTS = {"--hook": "auto", "--hook-path": str(INSTALLED)}
+DEFAULTS = {"--hook": "auto", "--hook-path": str(HOOK_PATH)}
 
 NO_PROGRAM = "no hooks are written"
 

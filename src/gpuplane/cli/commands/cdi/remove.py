@@ -16,7 +16,7 @@ from gpuplane.kubernetes.podref import ADMITTED_TEXT
 from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.commands import USUAL_CDI_DIR
 from gpuplane.node.core.containers.cdi.desiredspecs import desired_specs
-from gpuplane.node.host.cdi.directory import OURS, remove
+from gpuplane.node.host.cdi.directory import OUR_FILE_NAMES, remove_our_files
 from gpuplane.node.kubelet.podresources import read_allocations
 from gpuplane.node.model.snapshot import Allocation
 
@@ -54,12 +54,12 @@ def command(cdi_dir: Path, kubelet_root: Path, force: bool, as_json: bool, state
     container holds a device any more. The agent or kubelet is asked about that; if neither answers, nothing is
     removed. Files of other programs stay.
     """
-    there = any(os.path.lexists(cdi_dir / name) for name in OURS)
+    there = any(os.path.lexists(cdi_dir / name) for name in OUR_FILE_NAMES)
     if there and not force and (problem := _needed(state_dir, kubelet_root)):
         raise click.ClickException(f"{problem}; or use --force")
     removed: list[str] = []
     try:
-        for path in remove(cdi_dir):
+        for path in remove_our_files(cdi_dir):
             removed.append(str(path))
             if not as_json:
                 say(f"removed {path}")

@@ -9,7 +9,7 @@ import click
 from gpuplane.base.text import format_count, join_first_names
 from gpuplane.cli.kit.options import PATH
 from gpuplane.node.core.containers.cdi.registry import DEFAULT_SPEC_DIRECTORIES, Registry, build_registry
-from gpuplane.node.host.specfiles import found, paths
+from gpuplane.node.host.specfiles import read_spec_files, spec_file_paths
 
 MAX_NAMED_DEVICES = 3
 """So many names of those that files have in common are told."""
@@ -38,13 +38,13 @@ spec_dir = click.option(
 
 def read_registry(directories: tuple[Path, ...]) -> Registry:
     """What the files there define now."""
-    return build_registry(found(directories))
+    return build_registry(read_spec_files(directories))
 
 
 def describe_directory(directory: Path) -> str:
     """What was found in a directory, in a sentence without its end."""
     try:
-        count = len(paths(directory))
+        count = len(spec_file_paths(directory))
     except OSError as error:
         return f"{directory} cannot be read: {error.strerror}"
     if not count:

@@ -17,7 +17,7 @@ from gpuplane.cli.kit.options import PATH, json_option
 from gpuplane.cli.kit.presenter import print_json
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems, parse_spec, runtime_refusal_problems
 from gpuplane.node.core.containers.cdi.version import lowest_version
-from gpuplane.node.host.specfiles import content
+from gpuplane.node.host.specfiles import read_spec_file
 
 
 class Judged(Value):
@@ -56,7 +56,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
 
 def _judged(file: Path) -> Judged:
     name = str(file)
-    data = sys.stdin.buffer.read(MAX_BYTES + 1) if name == "-" else content(file)
+    data = sys.stdin.buffer.read(MAX_BYTES + 1) if name == "-" else read_spec_file(file)
     if isinstance(data, OSError):
         return Judged(name, "unreadable", (f"{name}: {data.strerror or data}",))
     try:

@@ -24,8 +24,8 @@ from gpuplane.node.core.ledger import is_ledger_stored
 from gpuplane.node.hardware import Source
 from gpuplane.node.hardware.described.profiles import UnknownMachine
 from gpuplane.node.hardware.migpartitions import keep_partitions
-from gpuplane.node.host.lock import locked
-from gpuplane.node.host.state import boot_id, keep_stored, load
+from gpuplane.node.host.lock import locked_directory
+from gpuplane.node.host.state import boot_id, keep_ledger_stored, load_ledger
 from gpuplane.node.kubelet.lock import KubeletLock
 from gpuplane.node.kubelet.podresources import read_allocations
 from gpuplane.node.model.config import Settings
@@ -139,7 +139,7 @@ async def _local_site(machine: str, state_dir: Path | None, kubelet_root: Path) 
             _keep_listed(node, machine, kubelet_root),
         ]
         if state_dir is not None:
-            work.append(keep_stored(node, state_dir))
+            work.append(keep_ledger_stored(node, state_dir))
         tasks = [asyncio.create_task(each) for each in work]
         try:
             await _until_seen(node, tasks)
@@ -160,9 +160,9 @@ async def _remember(stack: AsyncExitStack, node: Node, state_dir: Path | None) -
     if state_dir is None:
         node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", "nothing is kept of a described machine")))
         return Ledger(boot_id=boot)
-    async for owner in await stack.enter_async_context(locked(state_dir)):
+    async for owner in await stack.enter_async_context(locked_directory(state_dir)):
         raise click.ClickException(f"{owner} uses {state_dir}, and does not answer: try again in a moment")
-    ledger, problems = load(state_dir, boot)
+    ledger, problems = load_ledger(state_dir, boot)
     for problem in problems:
         say(problem, err=True)
     return ledger

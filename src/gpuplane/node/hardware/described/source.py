@@ -1,7 +1,7 @@
 """A machine that a YAML file describes, re-read while we run.
 
-What befalls it (`incidents`) is a log: what comes to it while we run happens then. What stood in it when we came is
-told too, as the kernel log would tell it, by its number, so that the ledger knows which of it was judged before.
+Its `incidents` are a log: one that is added while we run occurs then. Those that stood in it when we came are told too,
+as the kernel log would tell them, by their numbers, so that the ledger knows which of them were judged before.
 
 A bad edit is refused and the last good look stays; that says nothing against the driver, so it is the part `machine
 file` that fails, and is well again with the next good edit. Only where there never was a good version is it the driver
@@ -18,7 +18,7 @@ from contextlib import suppress
 from gpuplane.base import strict
 from gpuplane.base.pauses import seconds_until_next
 from gpuplane.base.text import matches_pattern
-from gpuplane.node.hardware import HARDWARE
+from gpuplane.node.hardware import HARDWARE_PART
 from gpuplane.node.hardware.described.failures import NO_SAMPLING, observed_facts
 from gpuplane.node.hardware.described.load import take_sample
 from gpuplane.node.hardware.described.machinefile import read_machine
@@ -85,7 +85,7 @@ class ChangedMig:
 class Described:
     """NVIDIA's GPUs as one file describes them, whose versions come while we run."""
 
-    part = HARDWARE
+    part = HARDWARE_PART
 
     def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
         self._versions, self._name = versions, name
@@ -100,7 +100,7 @@ class Described:
         self._sampling, self._sample_due = NO_SAMPLING, asyncio.Event()
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
-        """What the newest version of the file shows; while the driver is let go of, that alone."""
+        """What the newest version of the file shows; while the driver is released, that alone."""
         reading = asyncio.create_task(self._read())
         reading.add_done_callback(lambda _: self._changed.set())
         try:

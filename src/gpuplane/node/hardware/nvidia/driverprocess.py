@@ -98,7 +98,7 @@ class DriverProcess(Process):
             return (gpu_hang_fault if self.silent else gpu_crash_fault)(function)
         if self.silent:
             return driver_hang_fault(function)
-        message = f"the agent's driver process failed in {function}: {self.cause()}"
+        message = f"the agent's driver process failed in {function}: {self.end_reason()}"
         return driver_crash_fault(function).but(message=message)
 
     def kill(self) -> None:

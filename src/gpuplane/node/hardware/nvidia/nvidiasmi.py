@@ -79,7 +79,7 @@ class NvidiaSmi(Process):
             case int(status) if status > 0 and said:
                 return f"{PROGRAM_NAME}: {said}", False
             case status:
-                return f"{PROGRAM_NAME} ended: {self.cause()}", status is None or status < 0
+                return f"{PROGRAM_NAME} ended: {self.end_reason()}", status is None or status < 0
 
 
 def _find(driver_root: str) -> Path:

@@ -17,7 +17,7 @@ from gpuplane.node.hardware.nvidia.migchanges import PendingChanges
 from gpuplane.node.hardware.nvidia.obstacles import start_obstacle
 from gpuplane.node.hardware.nvidia.processes import DriverProcesses, start_fault
 from gpuplane.node.hardware.nvidia.settings import Timing
-from gpuplane.node.hardware.nvidia.state import RELEASED, DriverState
+from gpuplane.node.hardware.nvidia.state import RELEASED_FAULT, DriverState
 from gpuplane.node.model.facts import MachineObserved, PartitionChangeFinished, StatusChanged
 from gpuplane.node.model.machine import Fault
 from gpuplane.node.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
@@ -74,7 +74,7 @@ class Observer:
             finally:
                 await self._processes.end(process)
                 self._report_starved(process, is_starved=False)
-                self._changes.fail_all((RELEASED if process.dismissed else process.fault()).message)
+                self._changes.fail_all((RELEASED_FAULT if process.dismissed else process.fault()).message)
             if not process.dismissed and not (process.status() == 0 and has_told):
                 self._judge(process)
                 self._rest(began)

@@ -6,7 +6,7 @@ one is stuck in is not asked.
 
 from gpuplane.node.hardware.nvidia.driver.errors import gpu_hang_fault
 from gpuplane.node.hardware.nvidia.processes import DriverProcesses, join_pids
-from gpuplane.node.hardware.nvidia.state import RELEASED, DriverState
+from gpuplane.node.hardware.nvidia.state import RELEASED_FAULT, DriverState
 from gpuplane.node.model.machine import Fault
 from gpuplane.node.model.status import DriverStatus
 
@@ -40,9 +40,9 @@ def start_obstacle(state: DriverState, processes: DriverProcesses) -> DriverStat
 def gpu_obstacle(state: DriverState, processes: DriverProcesses, uuid: str) -> Fault | None:
     """Why nothing new is asked of a GPU now; None where it is."""
     if not state.is_wanted:
-        return RELEASED
+        return RELEASED_FAULT
     if state.reset_text:
-        return RELEASED.but(message=state.reset_text)
+        return RELEASED_FAULT.but(message=state.reset_text)
     gpu = state.gpu(uuid)
     for process in processes.left():
         announced = process.announced()

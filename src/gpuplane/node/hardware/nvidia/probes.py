@@ -7,7 +7,7 @@ from gpuplane.node.hardware.nvidia.driver.channel import SkipGpus
 from gpuplane.node.hardware.nvidia.observer import Observer
 from gpuplane.node.hardware.nvidia.obstacles import gpu_obstacle
 from gpuplane.node.hardware.nvidia.processes import DriverProcesses, start_fault
-from gpuplane.node.hardware.nvidia.state import RELEASED, DriverState
+from gpuplane.node.hardware.nvidia.state import RELEASED_FAULT, DriverState
 from gpuplane.node.model.facts import ProbeFinished, ProbeGpu
 from gpuplane.node.model.machine import Fault, Gpu
 
@@ -29,7 +29,7 @@ class Prober:
         """What a fresh process sees of a GPU; the fault where that process fails."""
         gpu, skipped = self._state.gpu(probe.gpu), self._state.skipped()
         if gpu is not None:
-            skipped = tuple(each for each in skipped if not each.means(gpu.index, gpu.pci))
+            skipped = tuple(each for each in skipped if not each.matches(gpu.index, gpu.pci))
         try:
             process = self._processes.start(skipped, probe)
         except OSError as error:
@@ -43,4 +43,4 @@ class Prober:
                         return message
         finally:
             await self._processes.end(process)
-        return RELEASED if process.dismissed else process.fault()
+        return RELEASED_FAULT if process.dismissed else process.fault()

@@ -38,14 +38,14 @@ class Process:
         """End it. There is no other way, and it leaves nothing undone."""
         self._process.kill()
 
-    async def gone(self, seconds: float) -> bool:
+    async def wait_until_gone(self, seconds: float) -> bool:
         """Whether the process has ended within the time, and everything that it had open is closed.
 
         Time in which it gets no CPU does not count, up to `MAX_WAIT_FOR_CPU` seconds: it needs some to end, even when
         it is killed.
         """
         work, latest = CpuAccess(self.pid), time.monotonic() + seconds + MAX_WAIT_FOR_CPU
-        while not self.is_gone() and work.had() < seconds and time.monotonic() < latest:  # noqa: ASYNC110 (nobody tells when a process ends)
+        while not self.is_gone() and work.seconds_with_cpu() < seconds and time.monotonic() < latest:  # noqa: ASYNC110 (nobody tells when a process ends)
             await asyncio.sleep(EXIT_POLL_INTERVAL)
         return self.is_gone()
 
@@ -57,7 +57,7 @@ class Process:
         """The exit status, negative for a signal; None while the process is there."""
         return self._process.returncode
 
-    def cause(self) -> str:
+    def end_reason(self) -> str:
         """What it ended by."""
         status = self.status()
         if status is None:

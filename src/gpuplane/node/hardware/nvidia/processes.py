@@ -92,10 +92,10 @@ class DriverProcesses:
             if message is None:
                 if (began := process.announced().since) != since:
                     since, access, had, worked = began, CpuAccess(process.pid), 0.0, 0.0
-                before, had = had, access.had()
+                before, had = had, access.seconds_with_cpu()
                 worked += min(had - before, 2 * tick)  # more is our own lateness
                 if worked > deadline:
-                    process.silent, process.stopped = True, access.stopped()
+                    process.silent, process.stopped = True, access.is_stopped()
                     return
                 report_starved(time.monotonic() - since > deadline)
             yield message
@@ -104,15 +104,15 @@ class DriverProcesses:
         """See that a process has ended. One that ends by itself is left the time for it: it has a status of its own."""
         try:
             if process.ended and not process.silent:
-                await process.gone(KILL_TIMEOUT)
+                await process.wait_until_gone(KILL_TIMEOUT)
         finally:
             process.kill()
-        process.stuck = not await process.gone(KILL_TIMEOUT)
+        process.stuck = not await process.wait_until_gone(KILL_TIMEOUT)
 
     async def end_nvidia_smi(self, smi: NvidiaSmi) -> None:
         """See that it has ended."""
         smi.kill()
-        smi.stuck = not await smi.gone(KILL_TIMEOUT)
+        smi.stuck = not await smi.wait_until_gone(KILL_TIMEOUT)
 
     async def dismiss(self, processes: Iterable[DriverProcess | NvidiaSmi]) -> list[DriverProcess | NvidiaSmi]:
         """End processes that nobody wants any more; those that survive it."""
@@ -120,7 +120,7 @@ class DriverProcesses:
         for process in dismissed:
             process.dismissed = True
             process.kill()
-        return [process for process in dismissed if not await process.gone(KILL_TIMEOUT)]
+        return [process for process in dismissed if not await process.wait_until_gone(KILL_TIMEOUT)]
 
     async def dismiss_all(self) -> None:
         """Release the driver. Returns when no device node is open, or when it is known that one stays."""
@@ -135,7 +135,7 @@ class DriverProcesses:
     async def find_stuck(self) -> None:
         """Look which of the processes that were killed are stuck in the kernel."""
         for process in (each for each in self.left() if not each.stuck):
-            process.stuck = not await process.gone(KILL_TIMEOUT)  # it was killed a moment ago, perhaps
+            process.stuck = not await process.wait_until_gone(KILL_TIMEOUT)  # it was killed a moment ago, perhaps
 
     async def openers(self, gpu: Gpu) -> tuple[GpuUser, ...]:
         """Who else than we may have a GPU open."""

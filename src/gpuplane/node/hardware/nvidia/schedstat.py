@@ -37,7 +37,7 @@ class CpuAccess:
         self._pid, self._folder, self._began = pid, Path(f"/proc/{pid}/task"), time.monotonic()
         self._waits = {number: ThreadWait(thread, self._began) for number, thread in self._look().items()}
 
-    def had(self) -> float:
+    def seconds_with_cpu(self) -> float:
         """Seconds in which the process was let work; all of them where nothing is known of it.
 
         It may be less than at the last call, by as much as passed between that and the one before: how long a thread
@@ -49,7 +49,7 @@ class CpuAccess:
         waits = (self._waits[each].seconds for each in threads if each == self._pid or self._sleeps())
         return now - self._began - max(waits, default=0.0)
 
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether it was stopped at the last call: it does nothing until somebody has it go on."""
         return self._pid in self._waits and self._waits[self._pid].thread.state in STOPPED_STATES
 

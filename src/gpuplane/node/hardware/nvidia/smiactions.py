@@ -10,7 +10,7 @@ from gpuplane.node.hardware.nvidia.migchanges import PendingChanges, reset_probl
 from gpuplane.node.hardware.nvidia.nvidiasmi import NvidiaSmi, reset_arguments, time_slice_arguments
 from gpuplane.node.hardware.nvidia.obstacles import gpu_obstacle
 from gpuplane.node.hardware.nvidia.processes import DriverProcesses, join_pids
-from gpuplane.node.hardware.nvidia.state import RELEASED, DriverState
+from gpuplane.node.hardware.nvidia.state import RELEASED_FAULT, DriverState
 from gpuplane.node.model.facts import ChangePartition, SetTimeSlice, TimeSliceFinished
 from gpuplane.node.model.machine import Gpu
 
@@ -75,7 +75,7 @@ class SmiActions:
         if stuck := await self._processes.dismiss(ours):
             return SmiOutcome(f"process {join_pids(stuck)} is stuck in the kernel and may keep the GPU open")
         if not self._state.is_wanted:
-            return SmiOutcome(RELEASED.message)
+            return SmiOutcome(RELEASED_FAULT.message)
         return await self._run(gpu.index, reset_arguments(gpu.uuid))
 
     async def _run(self, index: int | None, arguments: tuple[str, ...]) -> SmiOutcome:
@@ -86,12 +86,12 @@ class SmiActions:
         except OSError as error:
             return SmiOutcome(f"{error.filename}: {error.strerror}")
         try:
-            is_in_time = await smi.gone(self._deadline)
+            is_in_time = await smi.wait_until_gone(self._deadline)
         finally:
             await self._processes.end_nvidia_smi(smi)
         problem, is_unknown = smi.outcome()
         if smi.dismissed:
-            return SmiOutcome(RELEASED.message, is_unknown)
+            return SmiOutcome(RELEASED_FAULT.message, is_unknown)
         if not is_in_time:
             return SmiOutcome(f"nvidia-smi did not end within {self._deadline:g} s", True)
         return SmiOutcome(problem, is_unknown, smi.error())

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from typing import Any
 
-from gpuplane.node.hardware import HARDWARE
+from gpuplane.node.hardware import HARDWARE_PART
 from gpuplane.node.hardware.nvidia.driver.channel import SetSampling
 from gpuplane.node.hardware.nvidia.driverprocess import WaitingProcess
 from gpuplane.node.hardware.nvidia.migchanges import NO_PROCESS_REASON, PendingChanges
@@ -27,7 +27,7 @@ from gpuplane.node.model.telemetry import Sample, SamplingRequest
 class Nvidia:
     """NVIDIA's GPUs through NVML and nvidia-smi."""
 
-    part = HARDWARE
+    part = HARDWARE_PART
 
     def __init__(
         self,

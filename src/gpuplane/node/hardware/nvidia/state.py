@@ -15,7 +15,7 @@ from gpuplane.node.model.status import DRIVER, DriverStatus
 BACK_OFF_FAULTS = ("gpu-hang", "gpu-crash")
 """Codes of the faults because of which GPUs are skipped."""
 
-RELEASED = Fault(code="not-looked", message="the driver is released")
+RELEASED_FAULT = Fault(code="not-looked", message="the driver is released")
 
 
 class DriverState:
@@ -76,7 +76,7 @@ class DriverState:
 
     def answers(self, gpu: Gpu) -> bool:
         """A fresh process has observed a GPU: it is skipped no more. Whether it was."""
-        was_skipped = any(each.means(gpu.index, gpu.pci) for each in self.skipped())
+        was_skipped = any(each.matches(gpu.index, gpu.pci) for each in self.skipped())
         if was_skipped:
             self.end_back_off(gpu)
             self.machine = replace_gpu_of_same_uuid(self.machine, gpu) or self.machine
@@ -86,7 +86,7 @@ class DriverState:
         """Whether an observation still shows a GPU skipped that is not any more. The next one will not."""
         skipped = self.skipped()
         return any(
-            fault.code in BACK_OFF_FAULTS and not any(each.means(gpu.index, gpu.pci) for each in skipped)
+            fault.code in BACK_OFF_FAULTS and not any(each.matches(gpu.index, gpu.pci) for each in skipped)
             for gpu in gpus
             for fault in gpu.faults
         )

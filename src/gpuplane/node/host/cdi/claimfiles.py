@@ -37,11 +37,11 @@ from gpuplane.node.model.status import CLAIM_FILES, ClaimFilesStatus, PartState
 
 NO_CLAIMS: Mapping[str, PreparedClaim] = {}
 
-LONGEST = 16.0
+MAX_RETRY_INTERVAL = 16.0
 """Seconds between two tries where the disk refuses."""
 
 
-class Wanted(NamedTuple):
+class WantedClaimFiles(NamedTuple):
     """What the directory shall hold: the claims that have a file, and what those say that can be described now."""
 
     claims: Mapping[str, PreparedClaim]
@@ -60,28 +60,28 @@ async def keep_claim_files(node: Node, directory: Path, every: float = 1.0, plug
     while True:
         wanted = _wanted(node.snapshot)
         if wanted is not None:
-            wait = every if await keeper.round(wanted) else min(wait * 2, LONGEST)
+            wait = every if await keeper.round(wanted) else min(wait * 2, MAX_RETRY_INTERVAL)
         await node.wait_until(partial(_changed, wanted), wait)
 
 
-def _wanted(snapshot: Snapshot) -> Wanted | None:
+def _wanted(snapshot: Snapshot) -> WantedClaimFiles | None:
     """None while this agent writes nothing, or it is not known yet what it has promised."""
     settings = snapshot.config.settings
     if standby_reason(snapshot) or settings is None or snapshot.machine is None:
         return None
-    return Wanted(
+    return WantedClaimFiles(
         snapshot.ledger.claims or NO_CLAIMS, claim_specs(snapshot), metadata_files(snapshot), settings.dra.driver
     )
 
 
-def _changed(seen: Wanted | None, snapshot: Snapshot) -> bool:
+def _changed(seen: WantedClaimFiles | None, snapshot: Snapshot) -> bool:
     now = _wanted(snapshot)
     if now is None or seen is None:
         return now is not seen
     return any(one is not other for one, other in zip(now, seen, strict=True))
 
 
-class Seen(Value):
+class SeenClaimFile(Value):
     """A claim's file as it was read last. `spec`: what it says; None where it is no file of ours."""
 
     state: tuple[int, ...]
@@ -93,9 +93,9 @@ class _Keeper:
 
     def __init__(self, node: Node, directory: Path, plugins: Path | None) -> None:
         self.node, self.directory, self.plugins = node, directory, plugins
-        self.files: Mapping[str, Seen] = {}
+        self.files: Mapping[str, SeenClaimFile] = {}
 
-    async def round(self, wanted: Wanted) -> bool:
+    async def round(self, wanted: WantedClaimFiles) -> bool:
         """Make the files what they shall be, and tell what they say then; whether that is one and the same."""
         problems = await asyncio.to_thread(self._reconcile, wanted)
         settings = self.node.snapshot.config.settings
@@ -110,24 +110,24 @@ class _Keeper:
         self.node.apply(StatusChanged(CLAIM_FILES, status))
         return not problems
 
-    def _reconcile(self, wanted: Wanted) -> dict[str, Text]:
+    def _reconcile(self, wanted: WantedClaimFiles) -> dict[str, Text]:
         """What was refused, by the claim's UID, or "" for all. What a specification mounts is there before it."""
         problems: dict[str, Text] = {}
         if self.plugins is not None:
-            problems |= keep_metadata(metadata_directory(self.plugins, wanted.driver), wanted.metadata)
+            problems |= reconcile_metadata(metadata_directory(self.plugins, wanted.driver), wanted.metadata)
         try:
-            self.files = look(self.directory, wanted.driver, self.files)
+            self.files = read_claim_files(self.directory, wanted.driver, self.files)
             changes: dict[str, Spec | None] = dict.fromkeys(self.files.keys() - wanted.claims.keys())
             changes |= {uid: spec for uid, spec in wanted.specs.items() if not self._says(uid, spec)}
             for uid, spec in changes.items():
                 if spec is not None and (uid in problems or "" in problems):
                     continue  # what it would mount is not there
                 try:
-                    store(self.directory, claim_file_name(wanted.driver, uid), spec)
+                    store_claim_file(self.directory, claim_file_name(wanted.driver, uid), spec)
                 except OSError as error:
                     problems[uid] = f"{error.filename}: {error.strerror}"
             if changes:
-                self.files = look(self.directory, wanted.driver, self.files)
+                self.files = read_claim_files(self.directory, wanted.driver, self.files)
         except OSError as error:
             self.files = {}  # runtimes see no more of them than we do
             problems[""] = f"{error.filename}: {error.strerror}"
@@ -142,7 +142,7 @@ def metadata_directory(plugins: Path, driver: str) -> Path:
     return plugins / driver / "dra-device-metadata"
 
 
-def keep_metadata(directory: Path, wanted: Metadata) -> dict[str, Text]:
+def reconcile_metadata(directory: Path, wanted: Metadata) -> dict[str, Text]:
     """Make the files below a directory what they shall be, and remove those of other claims.
 
     What was refused, by the claim's UID, which each path begins with; by "" where it is the directory.
@@ -189,7 +189,7 @@ def _remove(path: Path) -> None:
             path.unlink()
 
 
-def look(directory: Path, driver: str, before: Mapping[str, Seen]) -> Mapping[str, Seen]:
+def read_claim_files(directory: Path, driver: str, before: Mapping[str, SeenClaimFile]) -> Mapping[str, SeenClaimFile]:
     """UID of a claim → its file; what has not changed is not read again. Raises OSError."""
     first, last = claim_file_name(driver, "\0").split("\0")
     try:
@@ -201,18 +201,18 @@ def look(directory: Path, driver: str, before: Mapping[str, Seen]) -> Mapping[st
     return {uid: _look_at_file(directory / f"{first}{uid}{last}", before.get(uid)) for uid in uids}
 
 
-def _look_at_file(path: Path, before: Seen | None) -> Seen:
+def _look_at_file(path: Path, before: SeenClaimFile | None) -> SeenClaimFile:
     try:
         there = path.lstat()
         state = there.st_mode, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns
         if before is not None and before.state == state:
             return before
-        return Seen(state, disk.SPECS.decode(files.read(path, MAX_BYTES, follow=False)))
+        return SeenClaimFile(state, disk.SPEC_DECODER.decode(files.read(path, MAX_BYTES, follow=False)))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return Seen((), None)  # it is written anew, or removed
+        return SeenClaimFile((), None)  # it is written anew, or removed
 
 
-def store(directory: Path, name: str, spec: Spec | None) -> None:
+def store_claim_file(directory: Path, name: str, spec: Spec | None) -> None:
     """Make a claim's file say that; None: no file. Raises OSError.
 
     It is not synced: after a crash of the machine it is made again of the ledger, before any container starts by it.
@@ -223,5 +223,5 @@ def store(directory: Path, name: str, spec: Spec | None) -> None:
         return
     directory.mkdir(mode=0o755, parents=True, exist_ok=True)
     disk.check_trusted(directory)
-    disk.replace(directory, name, format_json(spec), sync=False)
+    disk.replace_file(directory, name, format_json(spec), sync=False)
     (directory / f"{name.removesuffix('.json')}.yaml").unlink(missing_ok=True)

@@ -23,43 +23,43 @@ from gpuplane.base.value import Value
 from gpuplane.node.core.containers.cdi.names import CDI_KINDS, PLAIN_VENDOR, VENDOR, spec_file_name
 from gpuplane.node.core.containers.cdi.registry import SPEC_FILE_SUFFIXES, parse_spec_file
 from gpuplane.node.core.containers.cdi.validation import runtime_refusal_problems
-from gpuplane.node.host.specfiles import content, paths
+from gpuplane.node.host.specfiles import read_spec_file, spec_file_paths
 from gpuplane.node.model.cdi import Spec
 from gpuplane.node.model.encoding import format_json
 
-SPECS = msgspec.json.Decoder(Spec)
+SPEC_DECODER = msgspec.json.Decoder(Spec)
 """Made here, and not by two threads at once: msgspec 0.22 does not survive that of a type that is new to it."""
-ASIDE = ".new"
+TEMPORARY_SUFFIX = ".new"
 """How a file's name ends while it is written."""
 
 
-class Seen(Value):
+class SeenFile(Value):
     """A file as it was read last. `spec`: its document, where that is of one of our kinds."""
 
     state: tuple[int | None, ...]
     spec: Spec | None = None
 
 
-Files = Mapping[str, Seen]
+SeenFiles = Mapping[str, SeenFile]
 """The files of a directory that runtimes read, by name."""
 
 
-def names(kind: str) -> tuple[str, str]:
+def file_names_of_kind(kind: str) -> tuple[str, str]:
     """The two names of a kind's file: ours, and the other that a runtime reads."""
     ours = spec_file_name(kind)
     return ours, f"{ours.removesuffix('.json')}.yaml"
 
 
-VENDORS = VENDOR.encode(), PLAIN_VENDOR.encode()
-OURS = frozenset(name for kind in CDI_KINDS for name in names(kind))
+VENDOR_NAMES = VENDOR.encode(), PLAIN_VENDOR.encode()
+OUR_FILE_NAMES = frozenset(name for kind in CDI_KINDS for name in file_names_of_kind(kind))
 
 
-def look(directory: Path, before: Files) -> Files:
+def read_directory(directory: Path, before: SeenFiles) -> SeenFiles:
     """What the directory holds; what has not changed is not read again. A file that cannot be read costs itself.
 
     Raises OSError where runtimes would not see what is in it, or we do not, or somebody else could change it.
     """
-    found = paths(directory)
+    found = spec_file_paths(directory)
     check_trusted(directory)
     return {path.name: _seen(path, before.get(path.name)) for path in found}
 
@@ -82,8 +82,8 @@ def _risk(directory: Path) -> str:
         return ""
 
 
-def glance(directory: Path) -> object:
-    """What is another whenever `look` may find something else. Reads no file, and raises nothing."""
+def directory_state(directory: Path) -> object:
+    """What is another whenever `read_directory` may find something else. Reads no file, and raises nothing."""
     try:
         here, risk = directory.lstat(), _risk(directory)
         names = sorted(name for name in os.listdir(directory) if name.endswith(SPEC_FILE_SUFFIXES))  # noqa: PTH208 (half the time)
@@ -95,23 +95,23 @@ def glance(directory: Path) -> object:
 def _state(path: Path) -> tuple[int | None, ...]:
     """What tells one version of a file from another; its mode comes first."""
     try:
-        there = path.lstat() if path.name in OURS else path.stat()
+        there = path.lstat() if path.name in OUR_FILE_NAMES else path.stat()
     except OSError as error:
         return (0, error.errno)
     return there.st_mode, there.st_dev, there.st_ino, there.st_size, there.st_mtime_ns, there.st_ctime_ns
 
 
-def _seen(path: Path, before: Seen | None) -> Seen:
+def _seen(path: Path, before: SeenFile | None) -> SeenFile:
     state = _state(path)
     if before is not None and before.state == state:
         return before
-    return Seen(state=state, spec=_spec(path) if stat.S_ISREG(state[0] or 0) else None)
+    return SeenFile(state=state, spec=_spec(path) if stat.S_ISREG(state[0] or 0) else None)
 
 
 def _spec(path: Path) -> Spec | None:
-    data = content(path)
+    data = read_spec_file(path)
     if isinstance(data, OSError) or not any(
-        each in data for each in VENDORS
+        each in data for each in VENDOR_NAMES
     ):  # most are large, and of nobody's concern here
         return None
     spec = _as_we_write(data) or parse_spec_file(os.fspath(path), data).spec
@@ -121,13 +121,13 @@ def _spec(path: Path) -> Spec | None:
 def _as_we_write(data: bytes) -> Spec | None:
     """A good document in plain JSON, read many times as fast as one that others may have written."""
     try:
-        spec = SPECS.decode(data)
+        spec = SPEC_DECODER.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     return None if any(runtime_refusal_problems(spec)) else spec
 
 
-def ours(files: Files) -> Mapping[str, Spec]:
+def our_specs(files: SeenFiles) -> Mapping[str, Spec]:
     """Kind → what the files of that kind hold, those under both names together."""
     found: dict[str, Spec] = {}
     for kind in CDI_KINDS:
@@ -137,33 +137,33 @@ def ours(files: Files) -> Mapping[str, Spec]:
     return found
 
 
-def holds(files: Files, kind: str, spec: Spec | None) -> bool:
+def holds_spec(files: SeenFiles, kind: str, spec: Spec | None) -> bool:
     """Whether exactly that is there of a kind, under one name: two would make it nobody's."""
     return _of(files, kind) == ([spec] if spec is not None else [])
 
 
-def _of(files: Files, kind: str) -> list[Spec]:
+def _of(files: SeenFiles, kind: str) -> list[Spec]:
     """What stands under a kind's names, ours first."""
-    found = (files[name].spec for name in names(kind) if name in files)
+    found = (files[name].spec for name in file_names_of_kind(kind) if name in files)
     return [spec for spec in found if spec is not None and spec.kind == kind]
 
 
-def foreign(directory: Path, files: Files) -> Mapping[str, Spec]:
+def foreign_specs(directory: Path, files: SeenFiles) -> Mapping[str, Spec]:
     """Path → document of our kinds, of the files that are not ours; one of another kind under our name is not ours."""
     return {
         escape_unprintable(str(directory / name)): seen.spec
         for name, seen in files.items()
-        if seen.spec is not None and name not in names(seen.spec.kind)
+        if seen.spec is not None and name not in file_names_of_kind(seen.spec.kind)
     }
 
 
-def store(directory: Path, kind: str, spec: Spec | None) -> None:
+def store_spec(directory: Path, kind: str, spec: Spec | None) -> None:
     """Make a kind's file hold that; None: no file. Its other name is nobody's then. Raises OSError."""
-    name, other = names(kind)
+    name, other = file_names_of_kind(kind)
     if spec is not None:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         check_trusted(directory)
-        replace(directory, name, format_json(spec))
+        replace_file(directory, name, format_json(spec))
         gone = [other]
     else:
         gone = [name, other]
@@ -172,9 +172,9 @@ def store(directory: Path, kind: str, spec: Spec | None) -> None:
     files.sync_directory(directory)
 
 
-def replace(directory: Path, name: str, data: bytes, *, sync: bool = True) -> None:
+def replace_file(directory: Path, name: str, data: bytes, *, sync: bool = True) -> None:
     """Make a file hold that, as a whole. `sync`: it is on disk then. Raises OSError."""
-    aside = directory / f".{name}.{secrets.token_hex(4)}{ASIDE}"  # of this writer alone
+    aside = directory / f".{name}.{secrets.token_hex(4)}{TEMPORARY_SUFFIX}"  # of this writer alone
     try:
         files.replace(directory / name, data, mode=0o644, aside=aside, sync=sync)
     except OSError as error:
@@ -183,20 +183,20 @@ def replace(directory: Path, name: str, data: bytes, *, sync: bool = True) -> No
 
 def _aside(directory: Path, name: str) -> list[Path]:
     """What lies about of a file that somebody writes, or did not come to write."""
-    return sorted(directory.glob(f".{name}*{ASIDE}"))
+    return sorted(directory.glob(f".{name}*{TEMPORARY_SUFFIX}"))
 
 
-def tidy(directory: Path) -> None:
+def remove_temporary_files(directory: Path) -> None:
     """Remove what an agent that was killed left half-written."""
-    for name in OURS:
+    for name in OUR_FILE_NAMES:
         for path in _aside(directory, name):
             with suppress(OSError):
                 path.unlink()
 
 
-def remove(directory: Path) -> Iterator[Path]:
+def remove_our_files(directory: Path) -> Iterator[Path]:
     """Remove all that is ours, in our name or as left by NVIDIA's plugin; gives each path. Raises OSError."""
-    for name in sorted(OURS):
+    for name in sorted(OUR_FILE_NAMES):
         for path in (directory / name, *_aside(directory, name)):
             try:
                 path.unlink()

@@ -13,7 +13,7 @@ from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import CDI_HOOK, CdiHookStatus
 
-INSTALLED = Path("/opt/gpuplane/bin/gpuplane-hook")
+HOOK_PATH = Path("/opt/gpuplane/bin/gpuplane-hook")
 
 
 async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: float = 5.0) -> None:
@@ -24,7 +24,9 @@ async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: fl
     """
     while True:
         settings = node.snapshot.config.settings
-        node.apply(StatusChanged(CDI_HOOK, _with_consequence(look(path, _host(settings, driver_root)), settings)))
+        node.apply(
+            StatusChanged(CDI_HOOK, _with_consequence(hook_status(path, _host(settings, driver_root)), settings))
+        )
         await node.wait_until(partial(_another, settings), every)
 
 
@@ -49,7 +51,7 @@ def _host(settings: Settings | None, driver_root: Path | None) -> Path | None:
     return driver_root if settings is None or normpath(f"/{settings.driver_root}") in ("/", "//") else None
 
 
-def look(path: Path, host: Path | None = None) -> CdiHookStatus:
+def hook_status(path: Path, host: Path | None = None) -> CdiHookStatus:
     """The status of our hook: with its path where it can be called. Without it containers start as well.
 
     `host`: where the host's root is seen; None: it is not, and what the hook needs of it is there for all we know.
@@ -64,7 +66,7 @@ def look(path: Path, host: Path | None = None) -> CdiHookStatus:
         return CdiHookStatus("failing", f"{path} is not executable: install the hook there again")
     if weak:
         return CdiHookStatus("failing", f"{path} is not used: it would run as root, but {weak}")
-    if host is not None and not ldconfig.usable(host):
-        needs = " or ".join(ldconfig.PATHS)
+    if host is not None and not ldconfig.has_usable_ldconfig(host):
+        needs = " or ".join(ldconfig.LDCONFIG_PATHS)
         return CdiHookStatus("ok", f"{path} is not used: the host needs a static {needs} that only root can change")
     return CdiHookStatus("ok", str(path), path=str(path))

@@ -13,25 +13,25 @@ from struct import Struct
 
 from gpuplane.base import files
 
-PATHS = ("/sbin/ldconfig.real", "/sbin/ldconfig", "/usr/local/glibc/sbin/ldconfig")
-LARGEST = 64 << 20  # bytes of a program that the hook copies
+LDCONFIG_PATHS = ("/sbin/ldconfig.real", "/sbin/ldconfig", "/usr/local/glibc/sbin/ldconfig")
+MAX_PROGRAM_SIZE = 64 << 20  # bytes of a program that the hook copies
 
-IDENTITY = b"\x7fELF\x02\x01"
-HEADER = Struct("<32xQ14xHH6x")  # where the segments are, the size of a segment's header, how many there are
-SEGMENT = Struct("<I52x")  # its type
-INTERPRETER = 3
-MOST_SEGMENTS = 4096
+ELF64_LITTLE_ENDIAN = b"\x7fELF\x02\x01"
+FILE_HEADER = Struct("<32xQ14xHH6x")  # where the segments are, the size of a segment's header, how many there are
+PROGRAM_HEADER = Struct("<I52x")  # its type
+PT_INTERP = 3
+MAX_SEGMENTS = 4096
 
 
-def usable(root: Path) -> bool:
+def has_usable_ldconfig(root: Path) -> bool:
     """Whether the host, whose root is seen at `root`, has one. Links lead where they lead on the host."""
-    for path in PATHS:
+    for path in LDCONFIG_PATHS:
         way = _way(root, path)
         if way.real is None:
             continue
         try:
             with files.opened(f"{root}{way.real}", follow=False) as file:
-                if os.fstat(file).st_size > LARGEST:
+                if os.fstat(file).st_size > MAX_PROGRAM_SIZE:
                     return False  # the hook looks no further
                 if _static(file):
                     return way.weak is None
@@ -54,13 +54,13 @@ def _way(root: Path, path: str) -> files.Way:
 
 def _static(file: int) -> bool:
     """Whether it is a program for which the kernel starts no other one."""
-    head = os.pread(file, HEADER.size, 0)
-    if len(head) < HEADER.size or not head.startswith(IDENTITY):
+    head = os.pread(file, FILE_HEADER.size, 0)
+    if len(head) < FILE_HEADER.size or not head.startswith(ELF64_LITTLE_ENDIAN):
         return False
-    table, size, count = HEADER.unpack(head)
-    if size != SEGMENT.size or count > MOST_SEGMENTS or table > LARGEST:
+    table, size, count = FILE_HEADER.unpack(head)
+    if size != PROGRAM_HEADER.size or count > MAX_SEGMENTS or table > MAX_PROGRAM_SIZE:
         return False
     segments = os.pread(file, size * count, table)
     if len(segments) < size * count:
         return False
-    return all(kind != INTERPRETER for (kind,) in SEGMENT.iter_unpack(segments))
+    return all(kind != PT_INTERP for (kind,) in PROGRAM_HEADER.iter_unpack(segments))

@@ -7,15 +7,15 @@ from gpuplane.base import programs
 from gpuplane.base.text import MAX_CHARACTERS, clip
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """A command that did not do what it was asked; in words."""
 
 
-class Silent(Failed):
+class CommandTimedOut(CommandFailed):
     """One that takes too long."""
 
 
-async def run(
+async def run_command(
     command: Sequence[str],
     deadline: float,
     *,
@@ -25,7 +25,7 @@ async def run(
 ) -> str:
     """What a command prints, where it is not given a descriptor for that.
 
-    Raises Failed: it cannot be started, says that it failed, or says too much; Silent: it takes longer.
+    Raises CommandFailed: it cannot be started, says that it failed, or says too much; CommandTimedOut: it takes longer.
     """
     name = command[0]
     merged = asyncio.subprocess.STDOUT
@@ -34,17 +34,17 @@ async def run(
             command, deadline, given=given.encode(), environment=environment, output=output, errors=merged
         )
     except TimeoutError:
-        raise Silent(f"{name} did not end within {deadline:g} s") from None
+        raise CommandTimedOut(f"{name} did not end within {deadline:g} s") from None
     except programs.Wordy as wordy:
-        raise Failed(f"{name} was stopped: {wordy}") from None
+        raise CommandFailed(f"{name} was stopped: {wordy}") from None
     except OSError as error:
-        raise Failed(f"{name} cannot be started: {error.strerror}") from error
+        raise CommandFailed(f"{name} cannot be started: {error.strerror}") from error
     said = ended.output.decode(errors="replace").strip()
     if ended.status:
-        raise Failed(f"{name} failed with status {ended.status}{': ' * bool(said)}{ending(said)}")
+        raise CommandFailed(f"{name} failed with status {ended.status}{': ' * bool(said)}{last_line(said)}")
     return said
 
 
-def ending(said: str) -> str:
+def last_line(said: str) -> str:
     """The end of what a program said, where it says what went wrong: one line that can be printed."""
     return clip(said[-MAX_CHARACTERS:])

@@ -7,37 +7,37 @@ import os
 from pathlib import Path
 
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.command import run
-from gpuplane.node.host.mps.place import Place
-from gpuplane.node.host.mps.processes import PIPE, Process
+from gpuplane.node.host.mps.command import run_command
+from gpuplane.node.host.mps.daemondirectories import DaemonDirectories
+from gpuplane.node.host.mps.processes import PIPE_DIRECTORY_VARIABLE, Process
 from gpuplane.node.model.mps import MpsDaemon
 
-LOG = "CUDA_MPS_LOG_DIRECTORY"
-ASK = 5.0
+LOG_DIRECTORY_VARIABLE = "CUDA_MPS_LOG_DIRECTORY"
+ANSWER_TIMEOUT = 5.0
 """Seconds for an answer."""
 
 Clients = tuple[Process | None, ...]
 """The clients of a server; None for one that is in a namespace where we do not see it."""
 
 
-class Control:
-    """Speaks to the daemon of one place. Everything raises Failed where it does not answer, Silent if not in time."""
+class ControlClient:
+    """Speaks to one daemon. Everything raises CommandFailed or CommandTimedOut where that does not answer."""
 
-    def __init__(self, program: str, place: Place) -> None:
+    def __init__(self, program: str, place: DaemonDirectories) -> None:
         self._program, self._place = program, place
 
     async def ask(self, command: str) -> str:
         """What it answers to a command."""
         environment = self.environment(self._place.closed)
-        return await run((self._program,), ASK, given=f"{command}\n", environment=environment)
+        return await run_command((self._program,), ANSWER_TIMEOUT, given=f"{command}\n", environment=environment)
 
-    async def limit(self, wish: MpsDaemon) -> None:
+    async def limit(self, wanted: MpsDaemon) -> None:
         """Limits for the servers to come and, of those that run, for the clients to come."""
-        share, running = wish.active_thread_percentage, await self._servers()
+        share, running = wanted.active_thread_percentage, await self._servers()
         await self.ask(f"set_default_active_thread_percentage {share}")
         for server in running:
             await self.ask(f"set_active_thread_percentage {server.pid} {share}")
-        for device, mib in wish.client_memory_mib_by_device.items():
+        for device, mib in wanted.client_memory_mib_by_device.items():
             if mib:
                 await self.ask(f"set_default_device_pinned_mem_limit {device} {mib}M")
                 for server in running:
@@ -49,15 +49,15 @@ class Control:
 
     async def _servers(self) -> list[Process]:
         pids = _numbers(await self.ask("get_server_list"))
-        return [found for pid in pids if (found := processes.process(pid))]
+        return [found for pid in pids if (found := processes.find_process(pid))]
 
     async def _clients_of(self, server: Process) -> Clients:
-        return tuple(processes.process(pid) for pid in _numbers(await self.ask(f"get_client_list {server.pid}")))
+        return tuple(processes.find_process(pid) for pid in _numbers(await self.ask(f"get_client_list {server.pid}")))
 
     def environment(self, pipe: Path) -> dict[str, str]:
         """For the program, with this pipe directory."""
         ours = {name: value for name, value in os.environ.items() if not name.startswith("CUDA_")}
-        return ours | {PIPE: str(pipe), LOG: str(self._place.log)}
+        return ours | {PIPE_DIRECTORY_VARIABLE: str(pipe), LOG_DIRECTORY_VARIABLE: str(self._place.log)}
 
 
 def _numbers(text: str) -> list[int]:

@@ -11,8 +11,8 @@ import msgspec
 from gpuplane.base import files
 from gpuplane.base.value import Value
 
-VERSION = 1
-FOLDER, WANTED, STATUS, MODES = "gpuplane", "wanted.json", "status.json", "compute-modes.json"
+FILE_VERSION = 1
+FILES_FOLDER, WANTED_FILE, STATUS_FILE, MODES_FILE = "gpuplane", "wanted.json", "status.json", "compute-modes.json"
 
 T = TypeVar("T")
 
@@ -22,14 +22,14 @@ class _File(Value):
     value: msgspec.Raw
 
 
-def write(path: Path, value: object, *, sync: bool = False) -> None:
+def write_file(path: Path, value: object, *, sync: bool = False) -> None:
     """Replace a file; with `sync` it is on disk then. Raises OSError."""
-    files.replace(path, msgspec.json.encode({"version": VERSION, "value": value}), sync=sync)
+    files.replace(path, msgspec.json.encode({"version": FILE_VERSION, "value": value}), sync=sync)
 
 
-def read(data: bytes, kind: type[T]) -> T:
+def decode_file(data: bytes, kind: type[T]) -> T:
     """A file's value. Raises msgspec.DecodeError, also where another version of us wrote it."""
     file = msgspec.json.decode(data, type=_File)
-    if file.version != VERSION:
-        raise msgspec.ValidationError(f"version {file.version} is not supported, only {VERSION}")
+    if file.version != FILE_VERSION:
+        raise msgspec.ValidationError(f"version {file.version} is not supported, only {FILE_VERSION}")
     return msgspec.json.decode(file.value, type=kind)

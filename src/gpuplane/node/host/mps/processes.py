@@ -18,8 +18,8 @@ PROC = Path("/proc")
 PID_FILE = "nvidia-cuda-mps-control.pid"
 KERNEL_THREAD = 0x00200000
 """PF_KTHREAD, of a process's flags (Linux, include/linux/sched.h)."""
-CONTROL, SERVER = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
-PIPE, MARK = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MPS_MARK"
+CONTROL_PROGRAM, SERVER_PROGRAM = "nvidia-cuda-mps-control", "nvidia-cuda-mps-server"
+PIPE_DIRECTORY_VARIABLE, MARK_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY", "GPUPLANE_MPS_MARK"
 
 
 class Process(Value):
@@ -29,44 +29,44 @@ class Process(Value):
     began: int
 
 
-def process(pid: int) -> Process | None:
+def find_process(pid: int) -> Process | None:
     """The process that has a number now. One that has ended and is not reaped is none."""
     fields = _stat(pid)
     return Process(pid=pid, began=int(fields[19])) if fields else None
 
 
-def alive(found: Process) -> bool:
+def is_alive(found: Process) -> bool:
     """Whether it has not ended."""
-    return process(found.pid) == found
+    return find_process(found.pid) == found
 
 
-def end(found: Process, number: signal.Signals) -> None:
+def send_signal(found: Process, number: signal.Signals) -> None:
     """Send a signal to a process, if it is still there."""
     with suppress(ProcessLookupError):
         fd = os.pidfd_open(found.pid)
         try:
-            if alive(found):  # of this very process, which the descriptor holds on to
+            if is_alive(found):  # of this very process, which the descriptor holds on to
                 signal.pidfd_send_signal(fd, number)
         finally:
             os.close(fd)
 
 
-def environment(found: Process) -> Mapping[str, str]:
+def read_environment(found: Process) -> Mapping[str, str]:
     """What a process was started with; nothing where it has ended."""
     return _environment(found.pid)
 
 
-def arguments(found: Process) -> list[str]:
+def read_arguments(found: Process) -> list[str]:
     """Its command line; an empty one where it has ended."""
     return _arguments(found.pid)
 
 
-def runs(found: Process, program: str, *needed: str) -> bool:
+def runs_program(found: Process, program: str, *needed: str) -> bool:
     """Whether its command line is that of a program, with these arguments: by its own word."""
     return _named(_arguments(found.pid), program, needed)
 
 
-def ours(found: Process) -> bool:
+def is_our_user(found: Process) -> bool:
     """Whether it runs as our user and sees the processes that we see: no container's does, unless it was let."""
     try:
         status = (PROC / str(found.pid) / "status").read_text(errors="replace")
@@ -76,30 +76,30 @@ def ours(found: Process) -> bool:
         return False
 
 
-def beside(found: Process) -> bool:
+def is_in_our_cgroup(found: Process) -> bool:
     """Whether it is in our control group, into which only root of the node can put anything."""
     with suppress(OSError):
         return (PROC / str(found.pid) / "cgroup").read_bytes() == (PROC / "self/cgroup").read_bytes()
     return False
 
 
-def marked(mark: str) -> list[Process]:
+def find_marked(mark: str) -> list[Process]:
     """Those that were started with a mark, and their descendants."""
-    return [found for pid in _pids() if _environment(pid).get(MARK) == mark and (found := process(pid))]
+    return [found for pid in _pids() if _environment(pid).get(MARK_VARIABLE) == mark and (found := find_process(pid))]
 
 
-def alike(program: str, pipe: Path, *needed: str) -> list[Process]:
+def find_lookalikes(program: str, pipe: Path, *needed: str) -> list[Process]:
     """Those that say to be a program of a pipe directory, whosever they are."""
     return [
         found
         for pid in _pids()
         if _named(_arguments(pid), program, needed)
-        and _environment(pid).get(PIPE) == str(pipe)
-        and (found := process(pid))
+        and _environment(pid).get(PIPE_DIRECTORY_VARIABLE) == str(pipe)
+        and (found := find_process(pid))
     ]
 
 
-def arriving() -> set[Process]:
+def find_starting() -> set[Process]:
     """Those of our control group that are within execve, so that nobody can tell yet what they run.
 
     The kernel gives a process its new memory, closes descriptors, and only then lays down its arguments (Linux,
@@ -107,10 +107,10 @@ def arriving() -> set[Process]:
     takes long, and whoever started it has gone on meanwhile.
     """
     mute = (pid for pid in _pids() if _arguments(pid) == [""] and not _in_kernel(pid))
-    return {found for pid in mute if (found := process(pid)) and beside(found)}
+    return {found for pid in mute if (found := find_process(pid)) and is_in_our_cgroup(found)}
 
 
-def noted(pipe: Path) -> int | None:
+def pid_in_file(pipe: Path) -> int | None:
     """The number that the file in a pipe directory gives: a hint, for clients can write there."""
     try:
         return int(files.read(pipe / PID_FILE, 20, follow=False))

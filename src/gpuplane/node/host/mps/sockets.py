@@ -19,16 +19,16 @@ from pathlib import Path
 from gpuplane.base import files
 from gpuplane.node.host.mps.processes import PID_FILE, PROC, Process
 
-CONTROL = "control"
-NAMES: Mapping[str, tuple[int, ...]] = {
+CONTROL_SOCKET = "control"
+SOCKET_TYPES: Mapping[str, tuple[int, ...]] = {
     "control_privileged": (stat.S_IFSOCK,),
     "control_lock": (stat.S_IFREG,),
     "log": (stat.S_IFIFO, stat.S_IFSOCK),
-    CONTROL: (stat.S_IFSOCK,),
+    CONTROL_SOCKET: (stat.S_IFSOCK,),
 }
 """What a daemon puts into its directory for others to use, and of what kind it is. Where the last has been linked all
 have been."""
-MODE = 0o755
+PIPE_DIRECTORY_MODE = 0o755
 """Of a pipe directory."""
 
 _DIAG = 4  # NETLINK_SOCK_DIAG (linux/netlink.h)
@@ -36,11 +36,11 @@ _BY_FAMILY, _DONE, _ERROR = 20, 3, 2  # SOCK_DIAG_BY_FAMILY (linux/sock_diag.h);
 _SHOW_FILE, _FILE = 2, 1  # UDIAG_SHOW_VFS, UNIX_DIAG_VFS (linux/unix_diag.h)
 
 
-class Replaced(Exception):
+class SocketReplaced(Exception):
     """A daemon's control socket is not the daemon's own any more; in words."""
 
 
-class Sockets:
+class DaemonSockets:
     """The sockets of one daemon: `pipe` is its clients' directory, `closed` ours."""
 
     def __init__(self, pipe: Path, closed: Path) -> None:
@@ -51,21 +51,24 @@ class Sockets:
         """Make room for the sockets of a daemon that is about to be started. Raises OSError."""
         self.closed.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._modes = {}
-        for name in (*NAMES, PID_FILE):
+        for name in (*SOCKET_TYPES, PID_FILE):
             (self.closed / name).unlink(missing_ok=True)
         with files.directory(self._pipe) as pipe:
-            for name in (*NAMES, PID_FILE):
+            for name in (*SOCKET_TYPES, PID_FILE):
                 _take_away(pipe, name)
 
     def hold(self, daemon: Process) -> None:
-        """Have links of a daemon's sockets, once. Raises Replaced where its control socket is not its own; OSError."""
-        if (self.closed / CONTROL).exists():
+        """Have links of a daemon's sockets, once.
+
+        Raises SocketReplaced where its control socket is not its own; OSError.
+        """
+        if (self.closed / CONTROL_SOCKET).exists():
             return
         self.closed.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.replace(self.closed / PID_FILE, b"%d\n" % daemon.pid, sync=False)
         bound = _bound(daemon, self.closed)
         with files.directory(self._pipe) as pipe, files.directory(self.closed) as closed:
-            for name in NAMES:
+            for name in SOCKET_TYPES:
                 aside = f"{name}.new"
                 with suppress(FileNotFoundError):
                     os.unlink(aside, dir_fd=closed)
@@ -74,20 +77,22 @@ class Sockets:
                 except FileNotFoundError:
                     continue
                 found = os.stat(aside, dir_fd=closed, follow_symlinks=False)
-                if stat.S_IFMT(found.st_mode) in NAMES[name] and _is_its_own(found, bound):
+                if stat.S_IFMT(found.st_mode) in SOCKET_TYPES[name] and _is_its_own(found, bound):
                     os.rename(aside, name, src_dir_fd=closed, dst_dir_fd=closed)
                 else:
                     os.unlink(aside, dir_fd=closed)
-        if not (self.closed / CONTROL).exists():
-            raise Replaced(f"{self._pipe / CONTROL} is not the control daemon's socket: a client has replaced it")
+        if not (self.closed / CONTROL_SOCKET).exists():
+            raise SocketReplaced(
+                f"{self._pipe / CONTROL_SOCKET} is not the control daemon's socket: a client has replaced it"
+            )
 
     def mend(self) -> list[str]:
         """Put back what a client has taken away or replaced; its names. Raises OSError."""
         mended = []
         with files.directory(self._pipe) as pipe:
-            if files.own(pipe, MODE):
+            if files.own(pipe, PIPE_DIRECTORY_MODE):
                 mended.append("the directory's owner and mode")
-            for name in NAMES:
+            for name in SOCKET_TYPES:
                 try:
                     mine = os.lstat(self.closed / name)
                 except FileNotFoundError:

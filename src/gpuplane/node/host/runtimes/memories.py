@@ -22,10 +22,10 @@ from gpuplane.node.core.runtimes.plan import (
     record_change,
     revert_change,
 )
-from gpuplane.node.host.runtimes.sources import Failed, told
+from gpuplane.node.host.runtimes.sources import NodeAccessFailed, as_node_access_failure
 
-VERSION = 1
-FOLDER = "runtimes"
+FILE_VERSION = 1
+FOLDER_NAME = "runtimes"
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -34,27 +34,29 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @contextmanager
-def locked(state: Path) -> Iterator[None]:
-    """Alone with the memories; makes their directory where it is missing. Raises Failed."""
-    folder = state / FOLDER
-    with told(folder):
+def lock_memories(state: Path) -> Iterator[None]:
+    """Alone with the memories; makes their directory where it is missing. Raises NodeAccessFailed."""
+    folder = state / FOLDER_NAME
+    with as_node_access_failure(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if reason := untrusted(folder, follow=True):
-            raise Failed(f"{folder}: {reason}: root restores files from it, so only root must be able to change it")
+            raise NodeAccessFailed(
+                f"{folder}: {reason}: root restores files from it, so only root must be able to change it"
+            )
         fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise Failed(f"{folder}: another gpuplane runtime configure is running") from None
+        raise NodeAccessFailed(f"{folder}: another gpuplane runtime configure is running") from None
     finally:
         os.close(fd)
 
 
-def remembered(state: Path, runtime: str) -> list[ChangeRecord]:
-    """What is remembered of a runtime's files. Raises Failed."""
-    folder = state / FOLDER
-    with told(folder):
+def remembered_changes(state: Path, runtime: str) -> list[ChangeRecord]:
+    """What is remembered of a runtime's files. Raises NodeAccessFailed."""
+    folder = state / FOLDER_NAME
+    with as_node_access_failure(folder):
         try:
             names = sorted(os.listdir(folder))  # noqa: PTH208 (glob says nothing of a folder that it may not read)
         except FileNotFoundError:
@@ -62,67 +64,67 @@ def remembered(state: Path, runtime: str) -> list[ChangeRecord]:
     return [_load(folder / name) for name in names if name.startswith(f"{runtime}-") and name.endswith(".json")]
 
 
-def apply(state: Path, runtime: str, change: FileChange, restart: str) -> str:
-    """Change a file and remember it; gives the path that was written, behind links. Raises Failed and Invalid."""
+def apply_change(state: Path, runtime: str, change: FileChange, restart: str) -> str:
+    """Change a file and remember it; the path that was written, behind links. Raises NodeAccessFailed, Invalid."""
     target = os.path.realpath(change.path)
     kept = _kept(state, runtime, target)
-    with told(target):
+    with as_node_access_failure(target):
         current = read(target) if Path(target).exists() else None
     if current != change.before:
-        raise Failed(f"{change.path}: another program has just changed it: run this again")
+        raise NodeAccessFailed(f"{change.path}: another program has just changed it: run this again")
     memory = record_change(runtime, target, restart, change, _load(kept) if kept.exists() else None)
-    _write(kept, msgspec.json.encode(_File(VERSION, memory)))
+    _write(kept, msgspec.json.encode(_File(FILE_VERSION, memory)))
     _write(Path(target), change.after)
     return target
 
 
-def undone(memory: ChangeRecord) -> tuple[bytes | None, RevertedFile]:
-    """What a changed file is now, and what it becomes when the change is taken back. Raises Failed and Invalid."""
+def undo_change(memory: ChangeRecord) -> tuple[bytes | None, RevertedFile]:
+    """What a changed file is now, and becomes when the change is taken back. Raises NodeAccessFailed, Invalid."""
     path = Path(memory.path)
-    with told(path):
+    with as_node_access_failure(path):
         current = read(path) if path.exists() else None
     return current, revert_change(memory, current)
 
 
-def take_back(state: Path, memory: ChangeRecord, current: bytes | None, result: RevertedFile) -> None:
-    """Put a file back and forget that it was changed. Raises Failed."""
+def restore_file(state: Path, memory: ChangeRecord, current: bytes | None, result: RevertedFile) -> None:
+    """Put a file back and forget that it was changed. Raises NodeAccessFailed."""
     path = Path(memory.path)
     if result.data is None:
-        with told(path):
+        with as_node_access_failure(path):
             path.unlink(missing_ok=True)
     elif result.data != current:
         _write(path, result.data)
-    with told(state):
+    with as_node_access_failure(state):
         _kept(state, memory.runtime, memory.path).unlink(missing_ok=True)
 
 
 def _kept(state: Path, runtime: str, target: str) -> Path:
-    return state / FOLDER / f"{runtime}-{content_digest(target.encode())[:16]}.json"
+    return state / FOLDER_NAME / f"{runtime}-{content_digest(target.encode())[:16]}.json"
 
 
 def _load(path: Path) -> ChangeRecord:
     try:
-        with told(path):
+        with as_node_access_failure(path):
             file = msgspec.json.decode(read(path), type=_File)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise Failed(
+        raise NodeAccessFailed(
             f"{path}: this record of a change cannot be read: {error}; revert the change by hand, and remove this file"
         ) from None
-    if file.version != VERSION:
-        raise Failed(
-            f"{path}: version {file.version} is not supported, only {VERSION}: use the gpuplane version "
+    if file.version != FILE_VERSION:
+        raise NodeAccessFailed(
+            f"{path}: version {file.version} is not supported, only {FILE_VERSION}: use the gpuplane version "
             "that wrote this file"
         )
     return file.memory
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all. Raises Failed."""
+    """Write a file whole or not at all. Raises NodeAccessFailed."""
     aside = path.with_name(f".{path.name}.gpuplane")
-    with told(path):
+    with as_node_access_failure(path):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            mode = 0o600 if path.parent.name == FOLDER else 0o644
+            mode = 0o600 if path.parent.name == FOLDER_NAME else 0o644
             aside.unlink(missing_ok=True)  # of a run that died; somebody else's would be written through
             with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
                 file.write(data)

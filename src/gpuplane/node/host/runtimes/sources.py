@@ -20,26 +20,30 @@ from gpuplane.node.core.runtimes.plan import (
     parse_version,
 )
 
-CONTAINERD, DOCKER, CRIO = "/etc/containerd/config.toml", "/etc/docker/daemon.json", "/etc/crio/crio.conf"
-BINARIES = {"containerd": "containerd", "docker": "dockerd", "crio": "crio"}
-RESTARTS = {
+CONTAINERD_CONFIG, DOCKER_CONFIG, CRIO_CONFIG = (
+    "/etc/containerd/config.toml",
+    "/etc/docker/daemon.json",
+    "/etc/crio/crio.conf",
+)
+RUNTIME_BINARIES = {"containerd": "containerd", "docker": "dockerd", "crio": "crio"}
+RESTART_COMMANDS = {
     "containerd": "systemctl restart containerd",
     "docker": "systemctl restart docker",
     "crio": "systemctl restart crio",
 }
-PATIENCE = 5.0
+VERSION_TIMEOUT = 5.0
 """Seconds that a program may take to say its version."""
 
 
-MOST_FILES, MOST_BYTES, MOST_PATTERN_DEPTH = 256, 256 << 10, 2
+MAX_FILES, MAX_BYTES, MAX_PATTERN_DEPTH = 256, 256 << 10, 2
 """What is read of a runtime's configuration: files, bytes of all of them, and directories of a pattern with stars."""
 
 
-class Failed(Exception):
+class NodeAccessFailed(Exception):
     """A file or program of the node does not let us: which, and why."""
 
 
-class Wish(Value):
+class RuntimeRequest(Value):
     """What somebody asks for; "" means: as usual."""
 
     runtime: str
@@ -50,7 +54,7 @@ class Wish(Value):
     binary: str = ""
 
 
-class Judged(Value):
+class RuntimePlan(Value):
     """What is to change, and how the runtime is restarted to see it."""
 
     plan: ConfigChangePlan
@@ -59,58 +63,58 @@ class Judged(Value):
 
 
 @contextmanager
-def told(path: str | Path) -> Iterator[None]:
-    """An OSError becomes Failed, with the path."""
+def as_node_access_failure(path: str | Path) -> Iterator[None]:
+    """An OSError becomes NodeAccessFailed, with the path."""
     try:
         yield
     except OSError as error:
         root = ": run this as root" if isinstance(error, PermissionError) and os.geteuid() else ""
-        raise Failed(f"{error.filename or path}: {error.strerror}{root}") from None
+        raise NodeAccessFailed(f"{error.filename or path}: {error.strerror}{root}") from None
 
 
-def judge(wish: Wish) -> Judged:
-    """What a runtime needs. Raises Failed and Invalid."""
-    if wish.runtime == "containerd":
-        return _containerd(wish)
-    number = _version(wish, BINARIES[wish.runtime])
-    main = _read(wish.config or {"docker": DOCKER, "crio": CRIO}[wish.runtime])
-    if wish.runtime == "docker":
-        if wish.drop_in:
-            raise Failed("Docker reads only one file and no drop-in files: remove --drop-in-config")
+def plan_runtime_change(request: RuntimeRequest) -> RuntimePlan:
+    """What a runtime needs. Raises NodeAccessFailed and Invalid."""
+    if request.runtime == "containerd":
+        return _containerd(request)
+    number = _version(request, RUNTIME_BINARIES[request.runtime])
+    main = _read(request.config or {"docker": DOCKER_CONFIG, "crio": CRIO_CONFIG}[request.runtime])
+    if request.runtime == "docker":
+        if request.drop_in:
+            raise NodeAccessFailed("Docker reads only one file and no drop-in files: remove --drop-in-config")
         _there(main, number, "Docker")
-        plan = docker.plan_changes(main, number, wish.directory)
+        plan = docker.plan_changes(main, number, request.directory)
     else:
-        plan = _crio(wish, main, number)
-    return Judged(plan, number, RESTARTS[wish.runtime])
+        plan = _crio(request, main, number)
+    return RuntimePlan(plan, number, RESTART_COMMANDS[request.runtime])
 
 
-def _version(wish: Wish, binary: str) -> Version | None:
-    """The runtime's version as it is told, or as its program says; None where it cannot be had. Raises Failed."""
-    if wish.version:
-        number = parse_version(wish.version)
+def _version(request: RuntimeRequest, binary: str) -> Version | None:
+    """The runtime's version as it is told, or as its program says; None without one. Raises NodeAccessFailed."""
+    if request.version:
+        number = parse_version(request.version)
         if number is None:
-            raise Failed(f"--runtime-version {wish.version}: is not a version such as 1.7.24")
+            raise NodeAccessFailed(f"--runtime-version {request.version}: is not a version such as 1.7.24")
         return number
     try:
-        said = asyncio.run(programs.run((wish.binary or binary, "--version"), PATIENCE))
+        said = asyncio.run(programs.run((request.binary or binary, "--version"), VERSION_TIMEOUT))
     except (OSError, programs.Wordy) as error:
-        if wish.binary:
-            raise Failed(f"{wish.binary}: does not print its version: {_why(error)}") from None
+        if request.binary:
+            raise NodeAccessFailed(f"{request.binary}: does not print its version: {_why(error)}") from None
         return None
     return parse_version(said.output.decode(errors="replace"))
 
 
 def _why(error: OSError | programs.Wordy) -> str:
     if isinstance(error, TimeoutError):
-        return f"timed out after {PATIENCE:g} s"
+        return f"timed out after {VERSION_TIMEOUT:g} s"
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def _containerd(wish: Wish) -> Judged:
-    path = wish.config or _main()
+def _containerd(request: RuntimeRequest) -> RuntimePlan:
+    path = request.config or _main()
     main = _read(path)
     by = distributions.find_distribution(path, decode_text(main))
-    number = _version(wish, by.containerd_binary if by else "containerd")
+    number = _version(request, by.containerd_binary if by else "containerd")
     if by is None:
         _there(main, number, "containerd")
     notes: tuple[str, ...] = ()
@@ -121,18 +125,20 @@ def _containerd(wish: Wish) -> Judged:
         if found:
             notes = (f"{path} is generated from {found} by {by.name} at each start, so {found} is the file to change",)
             main = _read(found)
-    sources, missing = _with_drop_in(main, number, wish.drop_in)
+    sources, missing = _with_drop_in(main, number, request.drop_in)
     plan = containerd.plan_changes(
-        sources, number, wish.directory, wish.drop_in, missing, generated_by=None if notes else by
+        sources, number, request.directory, request.drop_in, missing, generated_by=None if notes else by
     )
-    return Judged(plan.but(notes=(*notes, *plan.notes)), number, by.restart_command if by else RESTARTS["containerd"])
+    return RuntimePlan(
+        plan.but(notes=(*notes, *plan.notes)), number, by.restart_command if by else RESTART_COMMANDS["containerd"]
+    )
 
 
 def _main() -> str:
     """The file that containerd reads: the usual one, else that of the one distribution that is here."""
     usual = [f"{each.config_root}{each.config_path_below_root}" for each in KUBERNETES_DISTRIBUTIONS]
     found = [each for each in usual if Path(each).exists()]
-    return found[0] if len(found) == 1 and not Path(CONTAINERD).exists() else CONTAINERD
+    return found[0] if len(found) == 1 and not Path(CONTAINERD_CONFIG).exists() else CONTAINERD_CONFIG
 
 
 def _with_drop_in(
@@ -141,17 +147,17 @@ def _with_drop_in(
     """The files in containerd's order, and what the main file has to import so that the drop-in is one of them.
 
     That is a pattern, as nvidia-ctk writes it: containerd does not start without a file that is imported by its name,
-    and a drop-in may be removed by hand. Raises Failed and InvalidInput.
+    and a drop-in may be removed by hand. Raises NodeAccessFailed and InvalidInput.
     """
     sources = _with_imports(main, number, drop_in)
     if not drop_in or any(each.path == drop_in for each in sources):
         return sources, ""
     pattern = str(PurePath(drop_in).with_name("*.toml"))
     if not drop_in.endswith(".toml"):
-        raise Failed(f"{drop_in}: {main.path} does not import it: give it a name that ends in .toml")
+        raise NodeAccessFailed(f"{drop_in}: {main.path} does not import it: give it a name that ends in .toml")
     with_pattern = _with_imports(main, number, drop_in, pattern)
     if others := [each.path for each in with_pattern if each not in sources and each.path != drop_in]:
-        raise Failed(
+        raise NodeAccessFailed(
             f"{main.path} does not import {drop_in}, and with {pattern} it would import {', '.join(others)}, too: "
             f"add what it shall import to imports of {main.path}, or choose another directory"
         )
@@ -161,7 +167,7 @@ def _with_drop_in(
 def _with_imports(
     main: RuntimeConfigFileContent, number: Version | None, drop_in: str, *more_patterns: str
 ) -> tuple[RuntimeConfigFileContent, ...]:
-    """The files in containerd's order: the main file, what it imports, what that imports. Raises Failed and Invalid.
+    """The files in containerd's order: the main one, its imports, theirs. Raises NodeAccessFailed, Invalid.
 
     `more_patterns`: what the main file imports besides what it says. Nobody has so many files: the limits are for a
     pattern that matches too much, and for files that import each other.
@@ -178,18 +184,18 @@ def _with_imports(
                     continue
                 sources[path] = _read(path)
                 if sources[path].data is None and path != drop_in:
-                    raise Failed(f"{path}: is imported by {source.path}, but does not exist")
+                    raise NodeAccessFailed(f"{path}: is imported by {source.path}, but does not exist")
                 pending.append(sources[path])
                 _require_few(sources, found, main.path)
     return tuple(sources.values())
 
 
 def _require_few(sources: dict[str, RuntimeConfigFileContent], patterns: Collection[str], main: str) -> None:
-    """Raises Failed where a file imports more than is read."""
+    """Raises NodeAccessFailed where a file imports more than is read."""
     size = sum(len(each.data or b"") for each in sources.values())
-    if max(len(sources), len(patterns)) > MOST_FILES or size > MOST_BYTES:
-        raise Failed(
-            f"{main}: it and what it imports are more than {MOST_FILES} files or {MOST_BYTES >> 10} KiB: "
+    if max(len(sources), len(patterns)) > MAX_FILES or size > MAX_BYTES:
+        raise NodeAccessFailed(
+            f"{main}: it and what it imports are more than {MAX_FILES} files or {MAX_BYTES >> 10} KiB: "
             "see what imports so many, and make its pattern narrower"
         )
 
@@ -197,39 +203,41 @@ def _require_few(sources: dict[str, RuntimeConfigFileContent], patterns: Collect
 def _matches(pattern: str, drop_in: str) -> list[str]:
     """The files of a pattern, with the one that is to come. As in Go's filepath.Glob, two stars mean the same as one.
 
-    Raises Failed for a pattern with so many stars that it walks whole trees.
+    Raises NodeAccessFailed for a pattern with so many stars that it walks whole trees.
     """
     if "*" not in pattern:
         return [pattern]
-    if sum("*" in part for part in pattern.split("/")) > MOST_PATTERN_DEPTH:
-        raise Failed(f"imports {pattern}: has stars in more than {MOST_PATTERN_DEPTH} directories: name them")
+    if sum("*" in part for part in pattern.split("/")) > MAX_PATTERN_DEPTH:
+        raise NodeAccessFailed(f"imports {pattern}: has stars in more than {MAX_PATTERN_DEPTH} directories: name them")
     found = glob.glob(pattern, include_hidden=True)  # noqa: PTH207  (pathlib's would walk a tree for two stars)
     return sorted({*found, drop_in} if drop_in and PurePath(drop_in).match(pattern) else found)
 
 
 def _there(main: RuntimeConfigFileContent, number: Version | None, name: str) -> None:
-    """Raises Failed where nothing shows that the runtime is on this node."""
+    """Raises NodeAccessFailed where nothing shows that the runtime is on this node."""
     if main.data is None and number is None:
-        raise Failed(f"{main.path}: does not exist, and the version of {name} is unknown: set --runtime-version")
+        raise NodeAccessFailed(
+            f"{main.path}: does not exist, and the version of {name} is unknown: set --runtime-version"
+        )
 
 
-def _crio(wish: Wish, main: RuntimeConfigFileContent, number: Version | None) -> ConfigChangePlan:
+def _crio(request: RuntimeRequest, main: RuntimeConfigFileContent, number: Version | None) -> ConfigChangePlan:
     folder = Path(main.path).with_name("crio.conf.d")
-    if wish.drop_in and Path(wish.drop_in).parent != folder:
-        raise Failed(f"{wish.drop_in}: CRI-O reads drop-ins in {folder} only")
-    new = wish.drop_in or (main.path if main.data is not None else str(folder / "99-gpuplane.conf"))
-    with told(folder):
+    if request.drop_in and Path(request.drop_in).parent != folder:
+        raise NodeAccessFailed(f"{request.drop_in}: CRI-O reads drop-ins in {folder} only")
+    new = request.drop_in or (main.path if main.data is not None else str(folder / "99-gpuplane.conf"))
+    with as_node_access_failure(folder):
         paths = {str(each) for each in folder.iterdir() if each.is_file()} if folder.is_dir() else set()
     if not paths:
         _there(main, number, "CRI-O")
     added = sorted({*paths, new} - {main.path})
-    return crio.plan_changes((main, *map(_read, added)), number, wish.directory, new, wish.drop_in)
+    return crio.plan_changes((main, *map(_read, added)), number, request.directory, new, request.drop_in)
 
 
 def _read(path: str) -> RuntimeConfigFileContent:
-    """A file; without data where there is none. Raises Failed."""
-    with told(path):
+    """A file; without data where there is none. Raises NodeAccessFailed."""
+    with as_node_access_failure(path):
         try:
-            return RuntimeConfigFileContent(path, read(path, MOST_BYTES))
+            return RuntimeConfigFileContent(path, read(path, MAX_BYTES))
         except FileNotFoundError:
             return RuntimeConfigFileContent(path, None)

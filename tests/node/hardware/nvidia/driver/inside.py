@@ -22,25 +22,25 @@ class Inside:
         os.ftruncate(memory, 4096)
         self.nvml = Nvml(CallPage(memory))
         os.close(memory)
-        self.looker: Observer | None = None
+        self.observer: Observer | None = None
 
     def start(self, machine: MachineFile) -> Observer:
         """A fresh start of the driver with this machine."""
         self.stop()
         self.standin.describe(machine)
         options = DriverOptions(channel=-1, page=-1, library=str(self.standin.library), root=str(self.standin.root))
-        self.looker = self._looker(load_library(self.nvml, options, self.files))
-        return self.looker
+        self.observer = self._observer(load_library(self.nvml, options, self.files))
+        return self.observer
 
     def restart(self) -> Observer:
         """Another process, of the same machine."""
-        return self._looker(Driver())
+        return self._observer(Driver())
 
-    def _looker(self, driver: Driver) -> Observer:
+    def _observer(self, driver: Driver) -> Observer:
         return Observer(self.nvml, self.files, driver, DriverFilesSearch(str(self.standin.installed), self.files))
 
     def stop(self) -> None:
         """The end of a process."""
-        if self.looker is not None:
+        if self.observer is not None:
             self.nvml.call("nvmlShutdown")
-            self.looker = None
+            self.observer = None

@@ -23,20 +23,20 @@ class Sampled:
 
     def __init__(self, inside: Inside, machine: MachineFile, request: SamplingRequest = ALL, pids: bool = True) -> None:
         self.inside = inside
-        self.looker: Observer = inside.start(machine)
+        self.observer: Observer = inside.start(machine)
         self.describe(machine)
         version = machine.driver.version if machine.driver else ""
-        self.sampler = Sampler(inside.nvml, self.looker, ProcessIdentities(str(inside.standin.root), pids), version)
+        self.sampler = Sampler(inside.nvml, self.observer, ProcessIdentities(str(inside.standin.root), pids), version)
         self.sampler.request(request)
-        self.look()
+        self.observe()
 
     def describe(self, machine: MachineFile, **raw: str | int) -> None:
         """Be this machine, which tells its load and nothing else of itself. `raw`: what the library says otherwise."""
         self.inside.standin.describe(machine, nothing_else(machine) | raw)
 
-    def look(self) -> None:
+    def observe(self) -> None:
         """Look at the machine, as between samples."""
-        self.looker.look(())
+        self.observer.observe(())
 
     def take(self) -> Sample:
         """A sample."""

@@ -24,9 +24,9 @@ LINKS = tuple(range(4))
 
 def shown(inside: Inside, rich: MachineFile, raw: Mapping[str, str | int], looks: int = 1) -> list[list[str]]:
     """The codes of each GPU's faults, where the library says this."""
-    looker = inside.start(rich)
+    observer = inside.start(rich)
     inside.standin.describe(rich, raw)
-    machine = [looker.look(()) for _ in range(looks)][-1]
+    machine = [observer.observe(()) for _ in range(looks)][-1]
     return [[fault.code for fault in gpu.faults] for gpu in machine.gpus or ()]
 
 
@@ -86,23 +86,23 @@ def test_a_gpu_is_in_a_fabric_once_it_is_registered_there(
     inside: Inside, rich: MachineFile, raw: str, fabric: FabricClique | None
 ) -> None:
     """And stays there in the looks that do not ask."""
-    looker = inside.start(rich)
+    observer = inside.start(rich)
     inside.standin.describe(rich, {"gpu.2.fabric": raw})
 
-    assert [(looker.look(()).gpus or ())[2].fabric for _ in range(THOROUGH_OBSERVATION_INTERVAL + 1)] == [fabric] * (
-        THOROUGH_OBSERVATION_INTERVAL + 1
-    )
+    assert [(observer.observe(()).gpus or ())[2].fabric for _ in range(THOROUGH_OBSERVATION_INTERVAL + 1)] == [
+        fabric
+    ] * (THOROUGH_OBSERVATION_INTERVAL + 1)
 
 
 def test_what_is_asked_seldom_is_told_until_it_is_over(inside: Inside, rich: MachineFile) -> None:
     """It is seen within as many looks as there are to a thorough one, is told by each, and goes as it came."""
-    looker = inside.start(rich)
-    looker.look(())
+    observer = inside.start(rich)
+    observer.observe(())
     for told in (SHOWN["pcie-degraded"], {}):
         inside.standin.describe(rich, {f"gpu.2.{key}": value for key, value in told.items()})
         codes = ["pcie-degraded"] * bool(told)
         seen = [
-            [fault.code for fault in (looker.look(()).gpus or ())[2].faults]
+            [fault.code for fault in (observer.observe(()).gpus or ())[2].faults]
             for _ in range(3 * THOROUGH_OBSERVATION_INTERVAL)
         ]
 
@@ -113,15 +113,15 @@ def test_what_is_asked_seldom_is_told_until_it_is_over(inside: Inside, rich: Mac
 
 def test_a_link_that_goes_down_is_seen_soon(inside: Inside, rich: MachineFile) -> None:
     """At the next thorough look; one that comes up again, too. No other GPU is asked where it is."""
-    looker = inside.start(rich)
-    looker.look(())
+    observer = inside.start(rich)
+    observer.observe(())
     for lanes in (11, 12):
         machine = changed(rich, 0, links=(Link(peer="nvswitch", nvlink_count=lanes),))
         inside.standin.describe(
             machine.but(failures=(InjectedFailure(effect="error", nvml_function="*TopologyCommonAncestor", gpu=2),))
         )
         for _ in range(THOROUGH_OBSERVATION_INTERVAL):
-            seen = looker.look(())
+            seen = observer.observe(())
 
         assert seen.gpus == machine.gpus
 
@@ -148,28 +148,28 @@ class Counting:
         self.inside, self.rich, self.vitals = inside, rich, GpuHealth()
         inside.start(rich)
 
-    def look(self, now: float, errors: str | int) -> tuple[Fault, ...]:
+    def observe(self, now: float, errors: str | int) -> tuple[Fault, ...]:
         """The faults of a thorough look at this time, with so many errors."""
         self.inside.standin.describe(self.rich, {"gpu.0.field.161.3": errors, "gpu.0.field.52.0": 7})
         handle = self.inside.nvml.call("nvmlDeviceGetHandleByIndex", 0)
         subject = Subject(self.inside.nvml, Gpu(index=0, uuid="GPU-x"), handle)
-        self.vitals.look(subject, LINKS, now, thorough=True)
+        self.vitals.observe(subject, LINKS, now, thorough=True)
         return tuple(subject.faults)
 
 
 def test_nvlinks_that_have_errors_again_and_again_are_a_fault(inside: Inside, rich: MachineFile) -> None:
     """As often as is written, within a minute; the same words however many, and over a minute after the first."""
     gpu = Counting(inside, rich)
-    assert gpu.look(0.0, 1000) == ()
+    assert gpu.observe(0.0, 1000) == ()
     times = [5.0 * n for n in range(1, LINK_ERROR_GROWTHS + 1)]
-    told = [gpu.look(now, 1000 + int(now)) for now in times]
+    told = [gpu.observe(now, 1000 + int(now)) for now in times]
 
     assert [[fault.code for fault in faults] for faults in told] == [[]] * (LINK_ERROR_GROWTHS - 1) + [
         ["nvlink-errors"]
     ]
-    assert gpu.look(times[-1] + 5, 99999) == told[-1]
-    assert gpu.look(times[0] + LINK_ERROR_WINDOW, 99999) == told[-1]
-    assert gpu.look(times[-1] + LINK_ERROR_WINDOW, 99999) == ()
+    assert gpu.observe(times[-1] + 5, 99999) == told[-1]
+    assert gpu.observe(times[0] + LINK_ERROR_WINDOW, 99999) == told[-1]
+    assert gpu.observe(times[-1] + LINK_ERROR_WINDOW, 99999) == ()
 
 
 def test_an_error_now_and_then_is_none(inside: Inside, rich: MachineFile) -> None:
@@ -177,15 +177,17 @@ def test_an_error_now_and_then_is_none(inside: Inside, rich: MachineFile) -> Non
     gpu = Counting(inside, rich)
     errors: list[str | int] = [0, 10_000, 10_000, 0, 0, "", "", 0, 5]
 
-    assert [gpu.look(5.0 * n, count) for n, count in enumerate(errors)] == [()] * len(errors)
-    assert [gpu.look(100.0 + LINK_ERROR_WINDOW * n, 100 * n) for n in range(10)] == [()] * 10
+    assert [gpu.observe(5.0 * n, count) for n, count in enumerate(errors)] == [()] * len(errors)
+    assert [gpu.observe(100.0 + LINK_ERROR_WINDOW * n, 100 * n) for n in range(10)] == [()] * 10
 
 
 def test_looks_that_show_the_same_are_equal(inside: Inside, rich: MachineFile) -> None:
     """Though counters run."""
     ill = rich.but(gpus=tuple(gpu.but(faults=(Fault("nvlink-errors", "described"),)) for gpu in rich.gpus or ()))
-    looker = inside.start(ill)
-    looks: list[Machine] = [looker.look(()) for _ in range((LINK_ERROR_GROWTHS + 3) * THOROUGH_OBSERVATION_INTERVAL)]
+    observer = inside.start(ill)
+    looks: list[Machine] = [
+        observer.observe(()) for _ in range((LINK_ERROR_GROWTHS + 3) * THOROUGH_OBSERVATION_INTERVAL)
+    ]
 
     assert [fault.code for fault in (looks[-1].gpus or ())[0].faults] == ["nvlink-errors"]
     assert looks[-1] == looks[-THOROUGH_OBSERVATION_INTERVAL]

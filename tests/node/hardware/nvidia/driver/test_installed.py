@@ -46,7 +46,7 @@ def look(root: Path, text: str, kernel: str = "") -> tuple[DriverFiles | None, s
     """One search."""
     grow(root, text)
     grow(root.with_name("kernel"), kernel)
-    return DriverFilesSearch(str(root), KernelFiles(str(root.with_name("kernel")))).look(VERSION)
+    return DriverFilesSearch(str(root), KernelFiles(str(root.with_name("kernel")))).search(VERSION)
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_no_libcuda_is_said(root: Path, tmp_path: Path, golden: Golden) -> None:
 
     (tmp_path / "file").touch()
     for nowhere in (tmp_path / "nowhere", tmp_path / "file"):
-        files, why = DriverFilesSearch(str(nowhere), KernelFiles("/")).look(VERSION)
+        files, why = DriverFilesSearch(str(nowhere), KernelFiles("/")).search(VERSION)
         assert files is None
         assert why.startswith(f"{nowhere}: ")
 
@@ -227,7 +227,7 @@ def test_what_cannot_be_read_is_said(root: Path, closed: str) -> None:
     (root / closed).chmod(0)
     try:
         with as_nobody():
-            files, why = installed.look(VERSION)
+            files, why = installed.search(VERSION)
     finally:
         (root / closed).chmod(0o755)
 
@@ -235,7 +235,7 @@ def test_what_cannot_be_read_is_said(root: Path, closed: str) -> None:
     assert f"libcuda.so.{VERSION}" in why
     assert f"{root / closed}".rstrip("/") in why
     assert why.endswith(os.strerror(errno.EACCES))
-    assert installed.look(VERSION)[0] is not None
+    assert installed.search(VERSION)[0] is not None
 
 
 @pytest.mark.parametrize(
@@ -360,7 +360,7 @@ def test_what_changes_is_found_and_what_does_not_is_not_looked_for(root: Path) -
 
     def looked(text: str) -> DriverFiles:
         grow(root, text)
-        files, why = installed.look(VERSION)
+        files, why = installed.search(VERSION)
         assert files is not None, why
         return files
 
@@ -374,14 +374,14 @@ def test_what_changes_is_found_and_what_does_not_is_not_looked_for(root: Path) -
     (root / "run/nvidia-persistenced/socket").unlink()
     assert looked("").sockets == ()
 
-    assert installed.look("590.1.1")[0] is None
-    assert installed.look(VERSION)[0] is not None
+    assert installed.search("590.1.1")[0] is None
+    assert installed.search(VERSION)[0] is not None
     shutil.rmtree(root)
-    files, why = installed.look(VERSION)
+    files, why = installed.search(VERSION)
     assert files is None
     assert why.startswith(f"{root}: ")
     grow(root, CUDA)
-    assert installed.look(VERSION)[0] is not None
+    assert installed.search(VERSION)[0] is not None
 
 
 NAMES = (
@@ -417,9 +417,9 @@ def test_whatever_the_tree_nothing_outside_is_read_or_told(
             grow(root, f"l {place} -> {target.replace('OUT', str(outside))}" if kind == "l" else f"{kind} {place}")
         except (OSError, ValueError):
             continue  # a link is in the way, which must not be followed here either
-    without = DriverFilesSearch(str(root), KernelFiles("/")).look(VERSION)
+    without = DriverFilesSearch(str(root), KernelFiles("/")).search(VERSION)
     grow(outside, "\n".join((*listing(layouts.layout_files("debian", VERSION)), *(f"e {each}" for each in LIBCUDA))))
-    files, why = DriverFilesSearch(str(root), KernelFiles("/")).look(VERSION)
+    files, why = DriverFilesSearch(str(root), KernelFiles("/")).search(VERSION)
 
     assert (files, why) == without
     for path in _paths(files) if files else ():

@@ -46,7 +46,7 @@ def root(tmp_path: Path) -> Path:
 def look(root: Path) -> Look:
     """What is found, why nothing is, and what was left out: by paths inside of the root."""
     installed = DriverFilesSearch(str(root), KernelFiles("/nowhere"))
-    files, why = installed.look(VERSION)
+    files, why = installed.search(VERSION)
     left = {path.removeprefix(str(root)): reason.replace(str(root), "") for path, reason in installed.left.items()}
     return files, why.replace(str(root), ""), left
 
@@ -243,20 +243,20 @@ def test_what_is_mended_is_found_at_the_next_look(root: Path) -> None:
     """And what is spoilt is left out: an owner and a mode are looked at as anything else."""
     grow(root, WHOLE)
     installed = DriverFilesSearch(str(root), KernelFiles("/nowhere"))
-    whole = installed.look(VERSION)
+    whole = installed.search(VERSION)
     mps = root / "tmp/nvidia-mps"
     spoils: list[Callable[[Path], object]] = [shared]
     if not os.geteuid():
         spoils += [theirs, lambda path: os.chown(path.parent, NOBODY, NOBODY)]
     for spoil in spoils:
         spoil(mps)
-        files, _ = installed.look(VERSION)
+        files, _ = installed.search(VERSION)
         assert "/tmp/nvidia-mps" not in paths(files)
         assert list(installed.left) == [str(mps)]
         mps.chmod(0o755)
         os.chown(mps, os.geteuid(), -1)
         os.chown(mps.parent, os.geteuid(), -1)
-        assert installed.look(VERSION) == whole
+        assert installed.search(VERSION) == whole
         assert installed.left == {}
 
 

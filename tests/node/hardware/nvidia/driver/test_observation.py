@@ -45,7 +45,7 @@ def but_card(gpu: Gpu) -> Gpu:
 
 def test_everything_that_nvml_tells_is_told(inside: Inside, rich: MachineFile) -> None:
     """Every field of a machine with NVLinks, NVSwitches, MIG in all namings, IMEX channels and odd addresses."""
-    assert told(inside.start(rich).look(())) == described(rich)
+    assert told(inside.start(rich).observe(())) == described(rich)
 
 
 @pytest.mark.parametrize("name", profiles.profile_names())
@@ -53,7 +53,7 @@ def test_every_profile_is_what_its_driver_would_tell(inside: Inside, name: str) 
     """The machines that are shipped are machines that NVML could tell of."""
     machine = read_machine(profiles.find_machine_file(name).read_bytes(), name)
 
-    seen, wanted = told(inside.start(machine).look(())), described(machine)
+    seen, wanted = told(inside.start(machine).observe(())), described(machine)
     for field in Machine.__struct_fields__:
         assert (field, getattr(seen, field)) == (field, getattr(wanted, field))
 
@@ -66,7 +66,7 @@ def test_a_gpu_at_the_address_of_a_switch_of_the_machine_before_is_none(inside: 
     assert {*switches.switches} & {gpu.pci for gpu in gpus.gpus or ()}
     inside.start(switches)
 
-    assert inside.start(gpus).look(()).switches == gpus.switches
+    assert inside.start(gpus).observe(()).switches == gpus.switches
 
 
 @pytest.mark.parametrize("name", ["rich", *profiles.profile_names()])
@@ -78,16 +78,16 @@ def test_nodes_have_the_numbers_that_are_described(
         pytest.skip("needs to make device nodes: CAP_MKNOD")
     machine = rich if name == "rich" else read_machine(profiles.find_machine_file(name).read_bytes(), name)
 
-    assert inside.start(machine).look(()).device_node_stats == machine.device_node_stats
+    assert inside.start(machine).observe(()).device_node_stats == machine.device_node_stats
 
 
 @given(machine=machines())
 def test_any_machine_is_told_whole(inside: Inside, machine: MachineFile) -> None:
     """And told the same again by the next look, which asks less."""
-    looker = inside.start(machine)
+    observer = inside.start(machine)
 
-    assert told(looker.look(())) == described(machine)
-    assert told(looker.look(())) == described(machine)
+    assert told(observer.observe(())) == described(machine)
+    assert told(observer.observe(())) == described(machine)
 
 
 @given(data=st.data(), machine=machines(least=1))
@@ -100,7 +100,7 @@ def test_a_query_that_fails_is_a_fault_of_its_gpu_alone(
     (look,) = (fact.machine for fact in observed_facts(file, "file") if isinstance(fact, MachineObserved))
     shown = merge_observation(described(machine), look).gpus or ()
 
-    seen = merge_observation(described(machine), inside.start(file).look(())).gpus or ()
+    seen = merge_observation(described(machine), inside.start(file).observe(())).gpus or ()
 
     assert [but_card(but_distances(gpu)) for gpu in seen] == [but_card(but_distances(gpu)) for gpu in shown]
 
@@ -114,33 +114,35 @@ def test_faults_are_told_in_the_order_of_asking(inside: Inside) -> None:
     )
     (shown,) = (fact.machine for fact in observed_facts(file, "file") if isinstance(fact, MachineObserved))
 
-    assert (inside.start(file).look(()).gpus or ())[0].faults == (shown.gpus or ())[0].faults
+    assert (inside.start(file).observe(()).gpus or ())[0].faults == (shown.gpus or ())[0].faults
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_each_query_can_fail(inside: Inside, rich: MachineFile, call: str) -> None:
     """While it fails for one GPU, the four others are whole and it has a fault; when it is over, all are whole."""
-    looker = inside.start(rich.but(failures=(InjectedFailure(effect="error", nvml_function=call, gpu=2),)))
-    for index, gpu in enumerate(looker.look(()).gpus or ()):
+    observer = inside.start(rich.but(failures=(InjectedFailure(effect="error", nvml_function=call, gpu=2),)))
+    for index, gpu in enumerate(observer.observe(()).gpus or ()):
         assert bool(_codes(gpu)) == (index == 2)
         assert index == 2 or but_distances(gpu) == but_distances((rich.gpus or ())[index])
 
     inside.standin.describe(rich)
 
-    assert [but_distances(gpu) for gpu in looker.look(()).gpus or ()] == [but_distances(g) for g in rich.gpus or ()]
+    assert [but_distances(gpu) for gpu in observer.observe(()).gpus or ()] == [
+        but_distances(g) for g in rich.gpus or ()
+    ]
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_query_that_fails_for_a_moment_leaves_the_description(inside: Inside, rich: MachineFile, call: str) -> None:
     """Of a GPU with MIG devices, in a running driver's process and in the one after it: what is new is a fault."""
-    looker = inside.start(rich)
-    before = looker.look(())
+    observer = inside.start(rich)
+    before = observer.observe(())
     inside.standin.describe(
         rich.but(failures=(InjectedFailure(effect="error", nvml_function=call, gpu=1, error="TIMEOUT"),))
     )
 
-    for each in (looker, inside.restart()):
-        machine = merge_observation(before, each.look(()))
+    for each in (observer, inside.restart()):
+        machine = merge_observation(before, each.observe(()))
         assert [but_distances(_sound(gpu)) for gpu in machine.gpus or ()] == [but_distances(g) for g in rich.gpus or ()]
 
 
@@ -170,11 +172,11 @@ def test_a_gpu_that_nvml_does_not_describe_is_known_by_the_kernels_files(inside:
         device_nodes=described.device_nodes,
         faults=(fault,),
     )
-    looker = inside.start(lost)
-    assert (looker.look(()).gpus or ())[1] == known
+    observer = inside.start(lost)
+    assert (observer.observe(()).gpus or ())[1] == known
 
     (inside.standin.root / "proc/driver/nvidia/gpus/0000:ff:00.0").mkdir()
-    assert (looker.look(()).gpus or ())[1] == Gpu(index=1, faults=(fault,))
+    assert (observer.observe(()).gpus or ())[1] == Gpu(index=1, faults=(fault,))
 
 
 def test_a_skipped_gpu_is_not_asked(inside: Inside, rich: MachineFile) -> None:
@@ -184,30 +186,30 @@ def test_a_skipped_gpu_is_not_asked(inside: Inside, rich: MachineFile) -> None:
         SkippedGpu(index=0, pci="0000:0a:00.0", fault=gpu_hang_fault("nvmlDeviceGetUUID")),
         SkippedGpu(index=3, pci="", fault=gpu_crash_fault("nvmlDeviceGetUUID")),
     )
-    codes = [_codes(gpu) for gpu in inside.start(deaf).look(skipped).gpus or ()]
+    codes = [_codes(gpu) for gpu in inside.start(deaf).observe(skipped).gpus or ()]
 
     assert codes == [[], ["gpu-hang"], [], ["gpu-crash"], []]
 
 
 def test_a_node_that_is_missing_is_a_fault(inside: Inside, rich: MachineFile) -> None:
     """A container could not be given the GPU; when the node is there, it can."""
-    looker = inside.start(rich)
+    observer = inside.start(rich)
     node = inside.standin.root / "dev/nvidia3"
     node.unlink()
-    faults = [gpu.faults for gpu in looker.look(()).gpus or ()]
+    faults = [gpu.faults for gpu in observer.observe(()).gpus or ()]
     assert [[fault.code for fault in each] for each in faults] == [[], ["node-missing"], [], [], []]
     assert "/dev/nvidia3 " in as_shown(faults[1][0].message)
     node.touch()
-    assert looker.look(()).gpus == rich.gpus
+    assert observer.observe(()).gpus == rich.gpus
 
 
 def test_a_mig_device_without_its_nodes_has_a_fault_of_its_own(inside: Inside, rich: MachineFile) -> None:
     """Its siblings are fine."""
-    looker = inside.start(rich)
+    observer = inside.start(rich)
     (inside.standin.root / "proc/driver/nvidia-caps/mig-minors").write_text(
         "config 1\ngpu3/gi2/access 21\ngpu3/gi2/ci0/access 22\ngpu3/gi9/access 84\nnonsense\n"
     )
-    gpu = (looker.look(()).gpus or ())[1]
+    gpu = (observer.observe(()).gpus or ())[1]
     assert gpu.mig is not None
     assert gpu.faults == ()
     assert [[fault.code for fault in device.faults] for device in gpu.mig.devices][:2] == [[], ["node-missing"]]
@@ -218,13 +220,13 @@ def test_a_display_gpu_is_no_gpu(inside: Inside, rich: MachineFile) -> None:
     """A DGX Station's own display is left out; the others keep their indices."""
     display = changed(rich, 2, model="NVIDIA DGX Display", mig=None)
 
-    assert [gpu.index for gpu in inside.start(display).look(()).gpus or ()] == [0, 1, 3, 4]
+    assert [gpu.index for gpu in inside.start(display).observe(()).gpus or ()] == [0, 1, 3, 4]
 
 
 def test_an_answer_that_is_nonsense_is_a_fault_of_its_gpu(inside: Inside, rich: MachineFile) -> None:
     """As a name that is no text: it is contained, whatever it breaks."""
-    looker = inside.start(changed(rich, 2, model="\udcff\udcfe"))
-    codes = [_codes(gpu) for gpu in looker.look(()).gpus or ()]
+    observer = inside.start(changed(rich, 2, model="\udcff\udcfe"))
+    codes = [_codes(gpu) for gpu in observer.observe(()).gpus or ()]
 
     assert codes == [[], [], ["query-failed"], [], []]
 
@@ -233,25 +235,25 @@ def test_a_change_of_mig_is_seen(inside: Inside, rich: MachineFile) -> None:
     """Devices that come and go, and a GPU that is put out of MIG mode."""
     gpu = (rich.gpus or ())[1]
     assert gpu.mig is not None
-    looker = inside.start(rich)
-    looker.look(())
+    observer = inside.start(rich)
+    observer.observe(())
     for mig in (gpu.mig.but(devices=gpu.mig.devices[1:]), Mig(), Mig(enabled=True), gpu.mig):
         machine = changed(rich, 1, mig=mig)
         inside.standin.describe(machine)
-        assert looker.look(()).gpus == machine.gpus
+        assert observer.observe(()).gpus == machine.gpus
 
 
 def test_a_mig_device_that_was_made_anew_may_have_the_uuid_of_the_one_before(inside: Inside, rich: MachineFile) -> None:
     """And another profile: that is seen by the next thorough look."""
     gpu = (rich.gpus or ())[1]
     assert gpu.mig is not None
-    looker = inside.start(rich)
-    looker.look(())
+    observer = inside.start(rich)
+    observer.observe(())
     first, second, *others = gpu.mig.devices
     swapped = first.but(profile=second.profile, memory_mib=second.memory_mib, attributes=second.attributes)
     machine = changed(rich, 1, mig=gpu.mig.but(devices=(swapped, second, *others)))
     inside.standin.describe(machine)
-    seen = [looker.look(()) for _ in range(THOROUGH_OBSERVATION_INTERVAL)][-1].gpus or ()
+    seen = [observer.observe(()) for _ in range(THOROUGH_OBSERVATION_INTERVAL)][-1].gpus or ()
     assert [but_card(gpu) for gpu in seen] == [but_card(gpu) for gpu in machine.gpus or ()]
 
 
@@ -261,7 +263,7 @@ def test_a_numa_node_that_is_none_is_none(inside: Inside, rich: MachineFile, tex
     inside.start(rich)
     (inside.standin.root / "sys/bus/pci/devices/0000:07:00.0/numa_node").write_text(text)
 
-    assert (inside.restart().look(()).gpus or ())[0].numa is None
+    assert (inside.restart().observe(()).gpus or ())[0].numa is None
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ def mig_of(gpu: Gpu) -> Mig:
 
 def look(inside: Inside, index: int) -> Mig:
     """How a GPU is partitioned, as the next look tells."""
-    assert inside.looker is not None
-    return mig_of((inside.looker.look(()).gpus or ())[index])
+    assert inside.observer is not None
+    return mig_of((inside.observer.observe(()).gpus or ())[index])
 
 
 def partitioned(machine: MachineFile) -> int:
@@ -47,7 +47,7 @@ def partitioned(machine: MachineFile) -> int:
 
 def test_profiles_placements_and_instances_are_those_of_the_card(inside: Inside, a100: MachineFile) -> None:
     """With the ids that this card numbers them by, in MIG mode and without, and its PCI ids."""
-    seen = inside.start(a100).look(()).gpus or ()
+    seen = inside.start(a100).observe(()).gpus or ()
 
     for told, described in zip(seen, a100.gpus or (), strict=True):
         assert told.mig == described.mig
@@ -61,7 +61,7 @@ def test_a_gpu_instance_without_a_compute_instance_is_seen(inside: Inside, a100:
     """It has no MIG device: the next thorough look finds it, or the first one after a change of ours."""
     index = partitioned(a100)
     mig = mig_of((a100.gpus or ())[index])
-    inside.start(a100).look(())
+    inside.start(a100).observe(())
     last = (mig.instances or ())[-1]
     gone = {each.uuid for each in mig.devices if each.gpu_instance == last.id}
     empty = mig.but(
@@ -72,7 +72,7 @@ def test_a_gpu_instance_without_a_compute_instance_is_seen(inside: Inside, a100:
     inside.standin.describe(a100.but(gpus=gpus))
     assert look(inside, index).instances == empty.instances
 
-    (inside.looker or inside.start(a100)).forget_instances((a100.gpus or ())[index].uuid)
+    (inside.observer or inside.start(a100)).forget_instances((a100.gpus or ())[index].uuid)
     bare = empty.but(instances=(empty.instances or ())[:-1])
     inside.standin.describe(a100.but(gpus=tuple(g.but(mig=bare) if g.index == index else g for g in gpus)))
     assert look(inside, index).instances == bare.instances
@@ -86,7 +86,7 @@ def test_what_is_not_told_is_no_fault(inside: Inside, a100: MachineFile, query: 
     """As an old driver, or one without rights: the GPU and its MIG devices are whole."""
     index = partitioned(a100)
     failure = InjectedFailure(effect="error", nvml_function=query, gpu=index, error=error)
-    gpu = (inside.start(a100.but(failures=(failure,))).look(()).gpus or ())[index]
+    gpu = (inside.start(a100.but(failures=(failure,))).observe(()).gpus or ())[index]
     described = (a100.gpus or ())[index]
 
     assert not gpu.faults
@@ -102,7 +102,7 @@ def test_what_failed_once_is_asked_again(inside: Inside, a100: MachineFile, quer
     """By the next look."""
     index = partitioned(a100)
     failure = InjectedFailure(effect="error", nvml_function=query, gpu=index, error="TIMEOUT")
-    inside.start(a100.but(failures=(failure,))).look(())
+    inside.start(a100.but(failures=(failure,))).observe(())
     inside.standin.describe(a100)
 
     assert look(inside, index) == mig_of((a100.gpus or ())[index])
@@ -166,9 +166,9 @@ def test_what_is_for_the_privileged_is_not_asked_again_and_again(inside: Inside,
 
 def _calls(inside: Inside, machine: MachineFile) -> list[int]:
     """How many calls each look makes, of two thorough ones and those between."""
-    looker, made = inside.start(machine), []
+    observer, made = inside.start(machine), []
     for _ in range(THOROUGH_OBSERVATION_INTERVAL + 1):
         before = inside.nvml.calls
-        looker.look(())
+        observer.observe(())
         made.append(inside.nvml.calls - before)
     return [0, *made[1:]]  # the first asks what cannot change

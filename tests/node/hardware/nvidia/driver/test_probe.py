@@ -229,7 +229,7 @@ async def test_probes_that_survive_being_killed_are_not_piled_up(
             assert len(stuck) == 2
         for each in stuck:
             each.kill()
-            assert await each.gone(20.0)
+            assert await each.wait_until_gone(20.0)
         standin.describe(rich)
         watch.patient()
         assert (await watch.probe(uuid(rich, 1), asked=5.0)).gpu.faults == ()

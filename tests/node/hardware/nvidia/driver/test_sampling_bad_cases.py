@@ -79,7 +79,7 @@ def test_other_partitions_are_asked_anew(inside: Inside, loaded: MachineFile) ->
     fewer = changed(loaded, 1, mig=Mig(enabled=True, devices=parts[:1]))
     sampled.describe(fewer)
     assert sampled.gpu(1).missing[POWER] == "NOT_SUPPORTED"  # it was not looked at yet
-    sampled.look()
+    sampled.observe()
     sampled.take()
     gpu = sampled.gpu(1)
 
@@ -109,7 +109,7 @@ def test_a_skipped_gpu_is_not_asked(inside: Inside, loaded: MachineFile) -> None
     others = calls(sampled)
     assert sampled.gpu().missing == dict.fromkeys(ALL.fields, "UNKNOWN")
     sampled.describe(loaded)
-    sampled.look()
+    sampled.observe()
     sampled.take()
     assert calls(sampled) > others
 

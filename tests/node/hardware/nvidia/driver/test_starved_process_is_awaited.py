@@ -45,7 +45,7 @@ def worked(pid: int, seconds: float = 2.0) -> float:
     work, began = CpuAccess(pid), time.monotonic()
     while time.monotonic() < began + seconds:
         time.sleep(0.2)
-        had = work.had()
+        had = work.seconds_with_cpu()
     return had / (time.monotonic() - began)
 
 
@@ -68,7 +68,7 @@ def test_a_process_that_computes_for_ever_works_as_long_as_it_gets_a_cpu() -> No
     """A loop within the library comes to its end, too: by the time that it ran."""
     with running("while True: pass") as pid:
         work, began = CpuAccess(pid), time.monotonic()
-        while work.had() < 1.0:
+        while work.seconds_with_cpu() < 1.0:
             time.sleep(0.1)
             assert time.monotonic() - began < 60
 
@@ -102,13 +102,13 @@ def test_a_process_that_is_stopped_is_said_to_be() -> None:
         os.kill(pid, signal.SIGSTOP)
         while state(pid) != "T":
             time.sleep(0.01)
-        work.had()
-        assert work.stopped()
+        work.seconds_with_cpu()
+        assert work.is_stopped()
         os.kill(pid, signal.SIGCONT)
         while state(pid) == "T":
             time.sleep(0.01)
-        work.had()
-        assert not work.stopped()
+        work.seconds_with_cpu()
+        assert not work.is_stopped()
 
 
 async def test_a_killed_process_that_gets_no_cpu_is_not_stuck() -> None:
@@ -116,7 +116,7 @@ async def test_a_killed_process_that_gets_no_cpu_is_not_stuck() -> None:
     process = Process(start_process(tethered("while True: pass")))
     with starved(process.pid):
         process.kill()
-        assert await process.gone(0.2)
+        assert await process.wait_until_gone(0.2)
 
 
 async def test_a_driver_process_that_gets_no_cpu_is_no_fault_of_anybody(

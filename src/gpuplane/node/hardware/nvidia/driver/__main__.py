@@ -130,13 +130,13 @@ def main() -> None:
         nvml = Nvml(page)
         driver = library.load_library(nvml, options, files)
         installed = DriverFilesSearch(options.driver_root, files, options.root_chosen, options.library_folders)
-        looker = Observer(nvml, files, driver, installed)
+        observer = Observer(nvml, files, driver, installed)
         if options.probe is not None:
-            agent.tell(_probe(options.probe, looker, agent.skipped))
+            agent.tell(_probe(options.probe, observer, agent.skipped))
         else:
-            sampler = Sampler(nvml, looker, ProcessIdentities(options.root, options.host_pids), driver.version)
+            sampler = Sampler(nvml, observer, ProcessIdentities(options.root, options.host_pids), driver.version)
             changer = MigChanger(nvml, functools.partial(find_openers, options.root, host_pids=options.host_pids))
-            watch = ObservationLoop(agent, looker, DriverBindings(nvml), sampler, changer, options.event_wait)
+            watch = ObservationLoop(agent, observer, DriverBindings(nvml), sampler, changer, options.event_wait)
             watch.follow(driver, options.poll, lambda: library.kernel_driver_state(files) != kernel)
     except library.DriverUnusable as unusable:
         fault = unusable.fault
@@ -177,8 +177,8 @@ def _options() -> DriverOptions:
     return msgspec.json.decode(written, type=DriverOptions).but(channel=descriptors[0], page=descriptors[1])
 
 
-def _probe(probe: ProbeGpu, looker: Observer, skipped: Sequence[SkippedGpu]) -> ProbeFinished:
-    gpu, pids = looker.probe(probe.gpu, skipped)
+def _probe(probe: ProbeGpu, observer: Observer, skipped: Sequence[SkippedGpu]) -> ProbeFinished:
+    gpu, pids = observer.probe(probe.gpu, skipped)
     return ProbeFinished(requested_at=probe.requested_at, gpu=gpu, pids=pids)
 
 
@@ -188,13 +188,13 @@ class ObservationLoop:
     def __init__(
         self,
         agent: AgentConnection,
-        looker: Observer,
+        observer: Observer,
         bindings: DriverBindings,
         sampler: Sampler,
         changer: MigChanger,
         event_wait: float,
     ) -> None:
-        self._agent, self._looker, self._bindings, self._event_wait = agent, looker, bindings, event_wait
+        self._agent, self._observer, self._bindings, self._event_wait = agent, observer, bindings, event_wait
         self._sampler, self._changer = sampler, changer
         self._attentive_until = 0.0
 
@@ -203,7 +203,7 @@ class ObservationLoop:
         reason = f"driver {driver.version}, CUDA {driver.cuda}"
         made: PartitionChangeFinished | None = None
         while True:
-            self._agent.tell(MachineObserved(self._looker.look(self._agent.skipped)))
+            self._agent.tell(MachineObserved(self._observer.observe(self._agent.skipped)))
             self._agent.tell(DriverStatusChanged(DriverStatus("ok", reason)))
             if made is not None:
                 self._agent.tell(made)
@@ -220,9 +220,9 @@ class ObservationLoop:
         if not self._agent.changes:
             return None
         action = self._agent.changes.pop(0)
-        subject = next((each for each in self._looker.subjects if each.gpu.uuid == action.gpu), None)
+        subject = next((each for each in self._observer.subjects if each.gpu.uuid == action.gpu), None)
         told = self._changer.make(action, subject)
-        self._looker.forget_instances(action.gpu)
+        self._observer.forget_instances(action.gpu)
         self._attentive_until = time.monotonic() + CHANGE_FOLLOW_UP_PERIOD
         return told
 
@@ -236,7 +236,7 @@ class ObservationLoop:
         while (left := until - time.monotonic()) > 0 and not self._agent.ordered(0):
             happened = 0
             at_most = MIN_OBSERVATION_INTERVAL if time.monotonic() < self._attentive_until else self._event_wait
-            for event in self._looker.events.wait(max(0.0, min(left, at_most, self._sample()))):
+            for event in self._observer.events.wait(max(0.0, min(left, at_most, self._sample()))):
                 self._agent.tell(event)
                 happened += 1
             if happened:

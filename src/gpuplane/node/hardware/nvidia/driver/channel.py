@@ -32,7 +32,7 @@ class SkippedGpu(Value):
     pci: str  # "" where it was never known; otherwise it decides, since indices move
     fault: Fault
 
-    def means(self, index: int, pci: str) -> bool:
+    def matches(self, index: int, pci: str) -> bool:
         """Whether it is the GPU of this index and address."""
         return self.pci == pci if self.pci and pci else self.index == index
 

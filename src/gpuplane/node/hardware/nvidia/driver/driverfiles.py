@@ -54,7 +54,7 @@ class DriverFilesSearch:
         self.left: Mapping[str, str] = {}
         """What is there and was left out at the last look: its path as this process sees it → why."""
 
-    def look(self, version: str) -> FilesOrReason:
+    def search(self, version: str) -> FilesOrReason:
         """(the files of this version, "") or (None, why there are none). Nothing is raised."""
         if self._found is None or version != self._version or self._tree.changed():
             self._version, self._tree = version, Tree(self._root)

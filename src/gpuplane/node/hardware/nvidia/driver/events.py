@@ -1,7 +1,7 @@
 """NVML's events: an XID, a memory error, a GPU that is bound to the driver. Each is told the moment that it comes.
 
-NVML tells no event twice, and none that befell a GPU before it was registered here. Which processes an XID befell is
-asked of a GPU that just had one: it may never answer. So the XID is told before, and once more with them.
+NVML tells no event twice, and none that occurred on a GPU before it was registered here. Which processes an XID
+affected is asked of a GPU that just had one: it may never answer. So the XID is told before, and once more with them.
 """
 
 import ctypes

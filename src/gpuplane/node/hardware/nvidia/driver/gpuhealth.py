@@ -87,7 +87,7 @@ class GpuHealth:
         self._seldom: dict[str, tuple[FabricClique | None, tuple[Fault, ...]]] = {}
         self._growth: dict[str, _ErrorCounter] = {}
 
-    def look(self, subject: Subject, links: Sequence[int], now: float, thorough: bool) -> None:
+    def observe(self, subject: Subject, links: Sequence[int], now: float, thorough: bool) -> None:
         """Tell a GPU how it does. `links`: its active NVLinks. `now` counts seconds."""
         told = _fields(subject, FREQUENT_FIELDS)
         subject.gpu = subject.gpu.but(uncorrected_errors=told.get(UNCORRECTED_ERRORS_FIELD))

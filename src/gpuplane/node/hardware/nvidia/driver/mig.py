@@ -40,7 +40,7 @@ class MigObserver:
         self.found: dict[str, Mapping[str, Any]] = {}
         """UUID of a GPU → the handle of each MIG device by its UUID, as of the last look."""
 
-    def look(self, subject: Subject, total: int, thorough: bool) -> Mig | None:
+    def observe(self, subject: Subject, total: int, thorough: bool) -> Mig | None:
         """A GPU's partitioning; None where it has none, or the driver does not tell all of it.
 
         `total` is the GPU's memory in bytes; 0 where it is not told, and then what is known keeps its names.

@@ -51,7 +51,7 @@ class Subject:
             return default
 
     def part(self, handle: Any) -> "Subject":
-        """A MIG device of this GPU: asked about on its own, and charged to the same GPU."""
+        """A MIG device of this GPU: asked about on its own; a hang is one of the same GPU."""
         return Subject(self._nvml, self.gpu, handle)
 
     def whole(self, default: Any, stage: Callable[["Subject"], Any]) -> Any:

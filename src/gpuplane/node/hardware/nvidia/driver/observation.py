@@ -31,10 +31,10 @@ class Observer:
     """Looks at the machine, and remembers of it what cannot change."""
 
     def __init__(self, nvml: Nvml, files: KernelFiles, driver: Driver, installed: DriverFilesSearch) -> None:
-        self._nvml, self._files, self._driver, self._installed = nvml, files, driver, installed
+        self._nvml, self._files, self._driver, self._driver_files = nvml, files, driver, installed
         self._identities: dict[str, Gpu] = {}
         self._addresses: dict[int, str] = {}  # of an index; NVML numbers GPUs once, at its start
-        self._partitions, self._fabric, self._vitals = MigObserver(files), Topology(), GpuHealth()
+        self._mig, self._topology, self._health = MigObserver(files), Topology(), GpuHealth()
         self.events = EventSet(nvml)
         self._switches, self._product, self._vgpu = files.switches(), files.product(), files.vgpu()
         self._dri: dict[str, tuple[str, ...]] = {}  # PCI address → DRM nodes
@@ -47,7 +47,7 @@ class Observer:
         self.subjects: Sequence[Subject] = ()
         """The GPUs of the last look, as far as they have handles with these."""
 
-    def look(self, skipped: Sequence[SkippedGpu]) -> Machine:
+    def observe(self, skipped: Sequence[SkippedGpu]) -> Machine:
         """The whole machine now. Raises CallFailed where not even the GPUs can be counted."""
         thorough = self._looks % THOROUGH_OBSERVATION_INTERVAL == 0
         self._looks += 1
@@ -58,9 +58,9 @@ class Observer:
         seen = [subject for subject in subjects if subject.handle]
         self._judge(seen, thorough=thorough)
         if thorough:
-            found, why = self._installed.look(self._driver.version)
+            found, why = self._driver_files.search(self._driver.version)
             self._driver = self._driver.but(files=found, files_error=why)
-            self._left = {**self._installed.left, **self._files.nodes.left()}
+            self._left = {**self._driver_files.left, **self._files.nodes.left()}
             listed = {subject.gpu.pci for subject in subjects}
             self._unlisted = {} if "" in listed else self._files.unlisted(listed | hidden)
         for subject in seen:
@@ -85,15 +85,15 @@ class Observer:
 
     def active_links(self, uuid: str) -> tuple[int, ...]:
         """The numbers of a GPU's active NVLinks."""
-        return self._fabric.active(uuid)
+        return self._topology.active(uuid)
 
     def mig_handles(self, uuid: str) -> Mapping[str, Any]:
         """UUID of each MIG device of a GPU → NVML's handle of it, as of the last look."""
-        return self._partitions.found.get(uuid, {})
+        return self._mig.found.get(uuid, {})
 
     def forget_instances(self, uuid: str) -> None:
         """Have the instances of a GPU asked for at the next look: they were changed."""
-        self._partitions.forget_instances(uuid)
+        self._mig.forget_instances(uuid)
 
     def probe(self, uuid: str, skipped: Sequence[SkippedGpu]) -> tuple[Gpu, tuple[int, ...]]:
         """One GPU now, thoroughly, and the processes that compute on it. Its distances to the others are not told.
@@ -113,15 +113,17 @@ class Observer:
         pids: tuple[int, ...] = ()
         if subject.handle:
             self._judge([subject], thorough=True)
-            pids = compute_process_ids(subject, (subject.handle, *self._partitions.handles(subject)))
+            pids = compute_process_ids(subject, (subject.handle, *self._mig.handles(subject)))
         return self._whole(subject, self._files.nodes.there(subject.gpu.device_nodes), thorough=True), pids
 
     def _judge(self, seen: Sequence[Subject], *, thorough: bool) -> None:
         """How the GPUs are joined, and how they do."""
         now = time.monotonic()
-        self._fabric.look(seen, self._switches, now, thorough=thorough)
+        self._topology.observe(seen, self._switches, now, thorough=thorough)
         for subject in seen:
-            subject.contain(lambda each: self._vitals.look(each, self._fabric.active(each.gpu.uuid), now, thorough))
+            subject.contain(
+                lambda each: self._health.observe(each, self._topology.active(each.gpu.uuid), now, thorough)
+            )
 
     def _places(self) -> list[Gpu]:
         """The GPUs that NVML counts, by index and, where that is known, by address.
@@ -137,10 +139,10 @@ class Observer:
     def _subject(self, place: Gpu, skipped: Sequence[SkippedGpu], thorough: bool) -> Subject:
         """One GPU, as far as it can be known without the others."""
         subject = Subject(self._nvml, place)
-        charges = [each for each in skipped if each.means(place.index, place.pci)]
-        if charges:
-            subject.faults = [each.fault for each in charges]
-            place = place.but(pci=place.pci or charges[0].pci)
+        skips = [each for each in skipped if each.matches(place.index, place.pci)]
+        if skips:
+            subject.faults = [each.fault for each in skips]
+            place = place.but(pci=place.pci or skips[0].pci)
         else:
             subject.contain(lambda each: self._see(each, thorough))
         if not subject.gpu.uuid:
@@ -174,7 +176,7 @@ class Observer:
         memory = subject.ask(None, "nvmlDeviceGetMemoryInfo", handle)  # not supported on GB10
         total = memory.total if memory is not None else 0
         subject.gpu = subject.gpu.but(memory_mib=total // MIB)
-        subject.gpu = subject.gpu.but(mig=self._partitions.look(subject, total, thorough))
+        subject.gpu = subject.gpu.but(mig=self._mig.observe(subject, total, thorough))
 
     def _identity(self, subject: Subject, uuid: str) -> Gpu:
         """What cannot change about a GPU. It is asked again for as long as a part of it fails."""

@@ -104,10 +104,10 @@ class _GpuReadings:
 
 
 class Sampler:
-    """Takes samples of what a looker sees. `due`: when the next one is, on CLOCK_MONOTONIC."""
+    """Takes samples of what an observer sees. `due`: when the next one is, on CLOCK_MONOTONIC."""
 
-    def __init__(self, nvml: Nvml, looker: Observer, processes: ProcessIdentities, version: str) -> None:
-        self._nvml, self._looker, self._processes, self._version = nvml, looker, processes, version
+    def __init__(self, nvml: Nvml, observer: Observer, processes: ProcessIdentities, version: str) -> None:
+        self._nvml, self._observer, self._processes, self._version = nvml, observer, processes, version
         self._plan = _SamplingPlan(SamplingRequest(processes=False))
         self._known: dict[str, _GpuReadings] = {}
         self._calls = 0
@@ -129,7 +129,7 @@ class Sampler:
         """A sample, now."""
         now, before = time.monotonic(), self._nvml.calls
         at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        gpus = tuple(self._gpu(subject, now) for subject in self._looker.subjects if subject.gpu.uuid)
+        gpus = tuple(self._gpu(subject, now) for subject in self._observer.subjects if subject.gpu.uuid)
         self._forget(self._known.keys() - {gpu.uuid for gpu in gpus})
         self._processes.keep(process.pid for gpu in gpus for process in gpu.processes)
         self._calls += self._nvml.calls - before
@@ -151,7 +151,7 @@ class Sampler:
 
     def _remember(self, subject: Subject) -> _GpuReadings:
         """What is known of a GPU. Nothing, once it has another index, other partitions or other NVLinks."""
-        gpu, active = subject.gpu, self._looker.active_links(subject.gpu.uuid)
+        gpu, active = subject.gpu, self._observer.active_links(subject.gpu.uuid)
         parts = tuple((each.uuid, each.gpu_instance, each.profile) for each in gpu.mig_devices)
         key = (gpu.index, gpu.mig_enabled, parts, active)
         known = self._known.get(gpu.uuid)
@@ -182,7 +182,7 @@ class Sampler:
             known.learn(_read_memory(known.asker, "", handle, now))
         if plan.metrics is not None:
             known.learn(known.gpm.read(now, handle, WHOLE_GPU, plan.metrics))
-        migs = self._looker.mig_handles(subject.gpu.uuid)
+        migs = self._observer.mig_handles(subject.gpu.uuid)
         devices = tuple(self._mig_devices(subject, known, now, migs))
         users: tuple[ProcessSample, ...] = known.users.read(now, handle, migs.values()) if request.processes else ()
         if now - known.texts_at > LASTING_ERROR_RETRY_INTERVAL:

@@ -43,7 +43,7 @@ class Topology:
         self._mig: dict[str, bool] = {}
         self._seen = 0.0
 
-    def look(self, subjects: Sequence[Subject], switches: Sequence[str], now: float, *, thorough: bool) -> None:
+    def observe(self, subjects: Sequence[Subject], switches: Sequence[str], now: float, *, thorough: bool) -> None:
         """Tell the GPUs their links and distances. `now` counts seconds."""
         mig = {s.gpu.uuid: s.gpu.mig_enabled for s in subjects}
         if now - self._seen > LAYOUT_INTERVAL or any(self._mig.get(uuid) != enabled for uuid, enabled in mig.items()):

@@ -28,22 +28,22 @@ import msgspec
 from gpuplane.base import files
 from gpuplane.base.value import Value
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.command import Failed
-from gpuplane.node.host.mps.files import read, write
-from gpuplane.node.host.mps.processes import CONTROL, MARK, SERVER, Process
+from gpuplane.node.host.mps.command import CommandFailed
+from gpuplane.node.host.mps.files import decode_file, write_file
+from gpuplane.node.host.mps.processes import CONTROL_PROGRAM, MARK_VARIABLE, SERVER_PROGRAM, Process
 from gpuplane.node.host.state import boot_id
 
-RECORD = "record.json"
-MOST = 1 << 16
-GLANCE, SETTLED, START = 0.02, 1.0, 10.0
+RECORD_FILE = "record.json"
+MAX_RECORD_SIZE = 1 << 16
+POLL_INTERVAL, SETTLE_TIME, START_TIMEOUT = 0.02, 1.0, 10.0
 """Seconds: between two looks at what is starting; until what is seen alone is what stays; and at most in all."""
 
-UNREADABLE = (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+READ_ERRORS = (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 log = logging.getLogger("gpuplane.mps")
 
 
-class Entry(Value):
+class RecordEntry(Value):
     """What is written down. `starting`: a daemon is about to be there. `adopted`: some have no mark."""
 
     boot: str
@@ -54,51 +54,55 @@ class Entry(Value):
     adopted: bool = False
 
 
-class Record:
+class DaemonRecord:
     """The record of one pipe directory, in a directory of its own that is closed to others."""
 
     def __init__(self, folder: Path, pipe: Path) -> None:
-        self._path, self._pipe = folder / RECORD, pipe
-        self._entry: Entry | None = None
+        self._path, self._pipe = folder / RECORD_FILE, pipe
+        self._entry: RecordEntry | None = None
         self._known = False
 
     async def daemon(self) -> Process | None:
-        """The control daemon that runs; None where there is none. Raises OSError, Failed."""
+        """The control daemon that runs; None where there is none. Raises OSError, CommandFailed."""
         if not self._known:
             self._entry = self._read() or self._adopt()
             self._known = True
         if self._entry is not None and self._entry.starting:
             self._write(self._entry.but(daemon=await self._settled(self._entry.mark), starting=False))
         found = self._entry.daemon if self._entry else None
-        return found if found is not None and processes.alive(found) else None
+        return found if found is not None and processes.is_alive(found) else None
 
     async def servers(self) -> list[Process]:
         """Its servers, also those whose daemon is no more, and what is only about to be one."""
         if (entry := self._entry) is None:
             return []
-        coming, deadline = self._coming(entry), time.monotonic() + START
+        coming, deadline = self._coming(entry), time.monotonic() + START_TIMEOUT
         while coming and time.monotonic() < deadline:
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_INTERVAL)
             coming &= self._coming(entry)
-        named = [each for each in entry.servers if processes.alive(each)]
-        marked = [each for each in processes.alike(SERVER, self._pipe) if _is_server(each, entry)]
+        named = [each for each in entry.servers if processes.is_alive(each)]
+        marked = [each for each in processes.find_lookalikes(SERVER_PROGRAM, self._pipe) if _is_server(each, entry)]
         return [*named, *(each for each in marked if each not in named)]
 
-    def _coming(self, entry: Entry) -> set[Process]:
+    def _coming(self, entry: RecordEntry) -> set[Process]:
         """What may be about to be a server: it does not show yet what it runs, or still is a copy of the daemon."""
-        forked = (each for each in processes.alike(CONTROL, self._pipe, "-d") if _mark(each) == entry.mark)
-        return processes.arriving() | {each for each in forked if each != entry.daemon and processes.ours(each)}
+        forked = (
+            each for each in processes.find_lookalikes(CONTROL_PROGRAM, self._pipe, "-d") if _mark(each) == entry.mark
+        )
+        return processes.find_starting() | {
+            each for each in forked if each != entry.daemon and processes.is_our_user(each)
+        }
 
     def name_servers(self, found: Collection[Process]) -> None:
         """Write down which servers the daemon has named. Raises OSError."""
         assert self._entry is not None
         if not set(self._entry.servers) >= set(found):
-            named = [each for each in self._entry.servers if processes.alive(each) and each not in found]
+            named = [each for each in self._entry.servers if processes.is_alive(each) and each not in found]
             self._write(self._entry.but(servers=(*named, *found)))
 
     def begin(self) -> str:
         """Write down that a daemon is about to be started; its mark. Raises OSError: it must not be started then."""
-        entry = self._entry or Entry(boot=boot_id(), mark=_new())
+        entry = self._entry or RecordEntry(boot=boot_id(), mark=_new())
         self._write(entry.but(daemon=None, starting=True))
         return entry.mark
 
@@ -109,55 +113,69 @@ class Record:
         with suppress(OSError):
             self._path.parent.parent.rmdir()
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: RecordEntry) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write(self._path, entry)
+        write_file(self._path, entry)
         self._entry = entry
 
-    def _read(self) -> Entry | None:
+    def _read(self) -> RecordEntry | None:
         """None where there is none of this boot."""
         try:
-            entry = read(files.read(self._path, MOST, follow=False), Entry)
+            entry = decode_file(files.read(self._path, MAX_RECORD_SIZE, follow=False), RecordEntry)
         except FileNotFoundError:
             return None
-        except UNREADABLE as error:
+        except READ_ERRORS as error:
             log.error("%s: %s; looking for running daemons instead", self._path, error)
             return None
         return entry if entry.boot == boot_id() else None
 
-    def _adopt(self) -> Entry | None:
+    def _adopt(self) -> RecordEntry | None:
         """What runs without a record of ours, as far as it is ours."""
-        daemons = [each for each in processes.alike(CONTROL, self._pipe, "-d") if processes.ours(each)]
+        daemons = [
+            each for each in processes.find_lookalikes(CONTROL_PROGRAM, self._pipe, "-d") if processes.is_our_user(each)
+        ]
         for each in daemons:
-            if not processes.beside(each):
-                raise Failed(
+            if not processes.is_in_our_cgroup(each):
+                raise CommandFailed(
                     f"process {each.pid} looks like the control daemon of {self._pipe}, but it runs in another "
                     "control group than this supervisor and may belong to somebody else: end the process"
                 )
-        servers = [each for each in processes.alike(SERVER, self._pipe) if processes.beside(each)]
+        servers = [
+            each for each in processes.find_lookalikes(SERVER_PROGRAM, self._pipe) if processes.is_in_our_cgroup(each)
+        ]
         if not (daemons or servers):
             return None
         marks = filter(None, map(_mark, (*daemons, *servers)))  # a record was there, and could not be read
-        entry = Entry(boot=boot_id(), mark=next(marks, _new()), daemon=_likeliest(daemons, self._pipe), adopted=True)
+        entry = RecordEntry(
+            boot=boot_id(), mark=next(marks, _new()), daemon=_likeliest(daemons, self._pipe), adopted=True
+        )
         self._write(entry)
         return entry
 
     async def _settled(self, mark: str) -> Process | None:
         """The daemon with this mark, once nothing else is on its way. A start forks twice, and only the last stays."""
-        last, since, deadline, coming = None, 0.0, time.monotonic() + START, processes.arriving()
+        last, since, deadline, coming = None, 0.0, time.monotonic() + START_TIMEOUT, processes.find_starting()
         while True:
-            number = processes.noted(self._pipe)
-            hint = processes.process(number) if number else None
-            if hint and processes.runs(hint, CONTROL, "-d") and _mark(hint) == mark and processes.ours(hint):
+            number = processes.pid_in_file(self._pipe)
+            hint = processes.find_process(number) if number else None
+            if (
+                hint
+                and processes.runs_program(hint, CONTROL_PROGRAM, "-d")
+                and _mark(hint) == mark
+                and processes.is_our_user(hint)
+            ):
                 return hint
-            there = [each for each in processes.marked(mark) if processes.ours(each) and not _serves(each)]
-            daemons, now = [each for each in there if processes.runs(each, CONTROL, "-d")], time.monotonic()
-            coming &= processes.arriving()
+            there = [each for each in processes.find_marked(mark) if processes.is_our_user(each) and not _serves(each)]
+            daemons, now = (
+                [each for each in there if processes.runs_program(each, CONTROL_PROGRAM, "-d")],
+                time.monotonic(),
+            )
+            coming &= processes.find_starting()
             if there != last:
                 last, since = there, now
-            if (not coming and now - since > (SETTLED if there else SETTLED / 4)) or now > deadline:
+            if (not coming and now - since > (SETTLE_TIME if there else SETTLE_TIME / 4)) or now > deadline:
                 return _likeliest(daemons, self._pipe)
-            await asyncio.sleep(GLANCE)
+            await asyncio.sleep(POLL_INTERVAL)
 
 
 def _new() -> str:
@@ -165,19 +183,19 @@ def _new() -> str:
 
 
 def _mark(found: Process) -> str | None:
-    return processes.environment(found).get(MARK)
+    return processes.read_environment(found).get(MARK_VARIABLE)
 
 
-def _is_server(found: Process, entry: Entry) -> bool:
+def _is_server(found: Process, entry: RecordEntry) -> bool:
     mark = _mark(found)
-    return mark == entry.mark or (entry.adopted and mark is None and processes.beside(found))
+    return mark == entry.mark or (entry.adopted and mark is None and processes.is_in_our_cgroup(found))
 
 
 def _serves(found: Process) -> bool:
-    return processes.runs(found, SERVER)
+    return processes.runs_program(found, SERVER_PROGRAM)
 
 
 def _likeliest(daemons: list[Process], pipe: Path) -> Process | None:
     """The one that its file names, else the one that began last."""
-    number = processes.noted(pipe)
+    number = processes.pid_in_file(pipe)
     return max(daemons, key=lambda each: (each.pid == number, each.began, each.pid), default=None)

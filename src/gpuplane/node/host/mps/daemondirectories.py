@@ -13,48 +13,48 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpuplane.base import files
-from gpuplane.node.host.mps.command import Failed, run
-from gpuplane.node.host.mps.files import FOLDER
-from gpuplane.node.host.mps.sockets import MODE
+from gpuplane.node.host.mps.command import CommandFailed, run_command
+from gpuplane.node.host.mps.files import FILES_FOLDER
+from gpuplane.node.host.mps.sockets import PIPE_DIRECTORY_MODE
 
-LONGEST = 107
+MAX_SOCKET_PATH = 107
 """Bytes that the path of a socket may have (sockaddr_un)."""
-LONGEST_NAME = "control_privileged"
-LABEL = b"system_u:object_r:container_file_t:s0\0"
+LONGEST_SOCKET_NAME = "control_privileged"
+SELINUX_LABEL = b"system_u:object_r:container_file_t:s0\0"
 """What SELinux lets containers use; files get it from their directory."""
 
-OWN_SHM = 'mount --bind "$1" /dev/shm && shift && exec "$@"'
+OWN_SHM_SCRIPT = 'mount --bind "$1" /dev/shm && shift && exec "$@"'
 
 
-class Place:
+class DaemonDirectories:
     """The directories of one daemon. `own_shm`: it has a tmpfs as /dev/shm, which takes the right to mount."""
 
     def __init__(self, root: Path, directory: str, own_shm: bool) -> None:
         self.home, self.own_shm = root / directory, own_shm
         self.pipe, self.log, self.shm = (self.home / each for each in ("pipe", "log", "shm"))
-        self.closed = root / FOLDER / directory
+        self.closed = root / FILES_FOLDER / directory
         self.said = self.log / "start.log"
 
     async def prepare(self, deadline: float) -> None:
-        """Make what is missing, and take back what is there. Raises OSError, Failed."""
+        """Make what is missing, and take back what is there. Raises OSError, CommandFailed."""
         for path in (self.pipe, self.closed):
-            if len(os.fsencode(path / LONGEST_NAME)) > LONGEST:
+            if len(os.fsencode(path / LONGEST_SOCKET_NAME)) > MAX_SOCKET_PATH:
                 reason = "is too long for a socket's path: use a shorter name for the resource or the root"
                 raise OSError(errno.ENAMETOOLONG, reason, str(path))
         self.home.mkdir(mode=0o711, parents=True, exist_ok=True)
         if reason := files.untrusted(self.home.parent):
             raise OSError(errno.EPERM, f"{reason}: users other than root could end the daemon", str(self.home))
         _take(self.home, 0o711)
-        for path, mode in ((self.pipe, MODE), (self.log, 0o711), (self.shm, 0o1777)):
+        for path, mode in ((self.pipe, PIPE_DIRECTORY_MODE), (self.log, 0o711), (self.shm, 0o1777)):
             with suppress(FileExistsError):
                 path.mkdir(mode=0o711)
             if path is self.shm and self.own_shm and not path.is_mount():
                 options = "nosuid,nodev,noexec,mode=1777,size=50%"
-                await run(("mount", "-t", "tmpfs", "-o", options, "gpuplane-mps", str(path)), deadline)
+                await run_command(("mount", "-t", "tmpfs", "-o", options, "gpuplane-mps", str(path)), deadline)
             _take(path, mode)
         if Path("/sys/fs/selinux/enforce").exists():
             for path in (self.pipe, self.shm):
-                os.setxattr(path, "security.selinux", LABEL, follow_symlinks=False)
+                os.setxattr(path, "security.selinux", SELINUX_LABEL, follow_symlinks=False)
 
     @contextmanager
     def output(self) -> Iterator[int]:
@@ -72,16 +72,27 @@ class Place:
         """A command that sees the daemon's own /dev/shm."""
         if not self.own_shm:
             return command
-        return ("unshare", "--mount", "--propagation", "private", "sh", "-c", OWN_SHM, "sh", str(self.shm), *command)
+        return (
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+            "sh",
+            "-c",
+            OWN_SHM_SCRIPT,
+            "sh",
+            str(self.shm),
+            *command,
+        )
 
     async def remove(self, deadline: float) -> None:
         """Take everything away. What is in use stays."""
         if self.shm.is_mount():
-            with suppress(Failed):
-                await run(("umount", str(self.shm)), deadline)
+            with suppress(CommandFailed):
+                await run_command(("umount", str(self.shm)), deadline)
         left = [str(path) for path in (self.pipe, self.log, self.shm) if not path.is_mount()]
-        with suppress(Failed):  # a program, for clients may have put anything there: as deep, and as much
-            await run(("rm", "-rf", "--one-file-system", "--", *left), deadline)
+        with suppress(CommandFailed):  # a program, for clients may have put anything there: as deep, and as much
+            await run_command(("rm", "-rf", "--one-file-system", "--", *left), deadline)
         for path in (self.home, *self.home.parents[:1]):
             with suppress(OSError):
                 path.rmdir()

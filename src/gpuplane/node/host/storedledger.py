@@ -9,13 +9,13 @@ from pathlib import Path
 
 from gpuplane.base import files
 from gpuplane.node.core.ledger import CLAIMS_DIRECTORY
-from gpuplane.node.host.state import load
+from gpuplane.node.host.state import load_ledger
 from gpuplane.node.model.facts import LedgerLoaded
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Ledger
 
 
-def remembered(directory: Path, boot: str) -> Ledger:
+def read_stored_ledger(directory: Path, boot: str) -> Ledger:
     """The ledger that a state directory holds now, as it holds in this boot; an empty one where the directory is not
     there, or somebody else could change it. Raises nothing."""
     try:
@@ -23,17 +23,19 @@ def remembered(directory: Path, boot: str) -> Ledger:
             return Ledger(boot_id=boot)
     except OSError:
         return Ledger(boot_id=boot)
-    return load(directory, boot, ours=False)[0]
+    return load_ledger(directory, boot, ours=False)[0]
 
 
-async def peek(node: Node, directory: Path, every: float = 0.5) -> None:
+async def follow_stored_ledger(node: Node, directory: Path, every: float = 0.5) -> None:
     """Tell what the directory holds whenever a file of it was replaced, for ever."""
     seen = _changed(directory)
     while True:
         await asyncio.sleep(every)
         if (now := _changed(directory)) != seen:
             seen = now
-            node.apply(LedgerLoaded(remembered(directory, node.snapshot.ledger.boot_id), previous_agent_ended=False))
+            node.apply(
+                LedgerLoaded(read_stored_ledger(directory, node.snapshot.ledger.boot_id), previous_agent_ended=False)
+            )
 
 
 def _changed(directory: Path) -> tuple[int, int]:

@@ -22,29 +22,29 @@ from pathlib import Path
 from gpuplane.base import files
 from gpuplane.base.value import Value
 from gpuplane.node.host.mps import processes
-from gpuplane.node.host.mps.command import Failed, Silent, ending, run
-from gpuplane.node.host.mps.control import Clients, Control
-from gpuplane.node.host.mps.modes import Modes
-from gpuplane.node.host.mps.place import Place
-from gpuplane.node.host.mps.processes import MARK, Process
-from gpuplane.node.host.mps.record import Record
-from gpuplane.node.host.mps.sockets import Replaced, Sockets
+from gpuplane.node.host.mps.command import CommandFailed, CommandTimedOut, last_line, run_command
+from gpuplane.node.host.mps.computemodes import ComputeModes
+from gpuplane.node.host.mps.control import Clients, ControlClient
+from gpuplane.node.host.mps.daemondirectories import DaemonDirectories
+from gpuplane.node.host.mps.daemonrecord import DaemonRecord
+from gpuplane.node.host.mps.processes import MARK_VARIABLE, Process
+from gpuplane.node.host.mps.sockets import DaemonSockets, SocketReplaced
 from gpuplane.node.model.mps import DaemonStatus, MpsDaemon
 
-VISIBLE = "CUDA_VISIBLE_DEVICES"
-MULTI_USER = "-multiuser-server"
-START, END, LISTENS, TIDY = 10.0, 5.0, 2.0, 5.0
+VISIBLE_DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
+MULTI_USER_OPTION = "-multiuser-server"
+START_TIMEOUT, END_TIMEOUT, LISTEN_TIMEOUT, MOUNT_TIMEOUT = 10.0, 5.0, 2.0, 5.0
 """Seconds: for a daemon's start, for its end, until it has its sockets; and for mounting, and taking all away."""
-GLANCE = 0.02
+POLL_INTERVAL = 0.02
 """Seconds between two looks at what is about to change."""
-TOLD = 60.0
+TAMPERING_REPORT_PERIOD = 60.0
 """Seconds for which it is said that a client has meddled with the directory."""
 
 
-Held = Callable[[], bool]
+IsHeld = Callable[[], bool]
 
 
-class Tools(Value):
+class MpsTools(Value):
     """The programs, how long nvidia-smi may take, and whether daemons have a /dev/shm of their own."""
 
     control: str = "nvidia-cuda-mps-control"
@@ -53,14 +53,14 @@ class Tools(Value):
     own_shm: bool = True
 
 
-class Keeper:
+class DaemonKeeper:
     """Keeps one daemon. `in_use`: the GPUs whose compute mode has to stay as it is; None until that is known."""
 
-    def __init__(self, name: str, place: Place, modes: Modes, tools: Tools) -> None:
+    def __init__(self, name: str, place: DaemonDirectories, modes: ComputeModes, tools: MpsTools) -> None:
         self.in_use: frozenset[str] | None = None
         self._name, self._place, self._modes, self._tools = name, place, modes, tools
-        self._record, self._sockets = Record(place.closed, place.pipe), Sockets(place.pipe, place.closed)
-        self._control = Control(tools.control, place)
+        self._record, self._sockets = DaemonRecord(place.closed, place.pipe), DaemonSockets(place.pipe, place.closed)
+        self._control = ControlClient(tools.control, place)
         self._seen: Process | None = None
         self._mended: tuple[float, str] = (-math.inf, "")
         self._limited: tuple[Process, MpsDaemon] | None = None
@@ -68,11 +68,11 @@ class Keeper:
         self._counted = self._tended = -math.inf
         self._orphans: dict[Process, Clients | None] | None = None
 
-    async def turn(self, wish: MpsDaemon | None, held: Held, every: float) -> DaemonStatus | None:
+    async def turn(self, wanted: MpsDaemon | None, held: IsHeld, every: float) -> DaemonStatus | None:
         """Make it as it is wanted, as far as may be; None where nothing is wanted and nothing is left.
 
         `held`: whether a container holds it, asked right before something is ended: a turn may take seconds.
-        `every`: seconds between two counts of its clients. Raises Failed, OSError.
+        `every`: seconds between two counts of its clients. Raises CommandFailed, OSError.
         """
         running = await self._record.daemon()
         await self._bury(running, held)
@@ -87,12 +87,12 @@ class Keeper:
             await self._bury(running, held)
         if running is not None and time.monotonic() - self._tended > every:
             self._mend()
-        if wish is None:
+        if wanted is None:
             return await self._dismiss(running, held)
-        if running is not None and not _fits(running, wish):
+        if running is not None and not _fits(running, wanted):
             if users := await self._users(held):
                 return self._stands(
-                    running, wish, held, f"; the supervisor restarts it with the new settings when {users}"
+                    running, wanted, held, f"; the supervisor restarts it with the new settings when {users}"
                 )
             await self._stop(running)
             running = self._seen = None
@@ -101,22 +101,22 @@ class Keeper:
             reason = f"control daemon {gone.pid} has ended and is started again"
             return DaemonStatus(name=self._name, state="waiting", reason=reason)
         if running is None:
-            running = await self._start(wish)
+            running = await self._start(wanted)
         self._seen = running
         try:
-            if self._limited != (running, wish):
-                await self._control.limit(wish)
-                self._limited = running, wish
+            if self._limited != (running, wanted):
+                await self._control.limit(wanted)
+                self._limited = running, wanted
             if time.monotonic() - self._counted > every:
                 await self._count()
-        except Silent:
+        except CommandTimedOut:
             if not await self._record.servers():  # it serves nobody, and the next one does
-                processes.end(running, signal.SIGKILL)
+                processes.send_signal(running, signal.SIGKILL)
             raise
-        return self._stands(running, wish, held)
+        return self._stands(running, wanted, held)
 
-    def _stands(self, running: Process, wish: MpsDaemon, held: Held, more: str = "") -> DaemonStatus:
-        used = wish.exclusive_compute_mode or held() or any(self._clients.values()) or bool(self._orphans)
+    def _stands(self, running: Process, wanted: MpsDaemon, held: IsHeld, more: str = "") -> DaemonStatus:
+        used = wanted.exclusive_compute_mode or held() or any(self._clients.values()) or bool(self._orphans)
         self.in_use = frozenset(_visible(running) if used else ())
         if self._orphans:
             pids = ", ".join(str(each.pid) for each in self._orphans)
@@ -125,11 +125,11 @@ class Keeper:
                 "the old clients end"
             )
             return DaemonStatus(name=self._name, state="waiting", reason=reason, pid=running.pid)
-        devices = tuple(each for each in _visible(running) if each in wish.client_memory_mib_by_device)
+        devices = tuple(each for each in _visible(running) if each in wanted.client_memory_mib_by_device)
         reason = f"control daemon {running.pid}{more}{self._meddled()}"
         return DaemonStatus(name=self._name, state="ok", reason=reason, devices=devices, pid=running.pid)
 
-    async def _dismiss(self, running: Process | None, held: Held) -> DaemonStatus | None:
+    async def _dismiss(self, running: Process | None, held: IsHeld) -> DaemonStatus | None:
         if running is not None:
             self.in_use = frozenset(_visible(running))
             if users := await self._users(held):
@@ -139,7 +139,7 @@ class Keeper:
             return self._leaves(f"server {next(iter(self._orphans)).pid}", "its clients have ended")
         elif held():
             return self._leaves("the daemon's directory", "no container holds it")
-        await self._place.remove(TIDY)
+        await self._place.remove(MOUNT_TIMEOUT)
         self._record.forget()
         self.in_use = frozenset()
         return None
@@ -148,40 +148,47 @@ class Keeper:
         reason = f"no longer needed: {what} stays until {when}"
         return DaemonStatus(name=self._name, state="waiting", reason=reason, pid=running.pid if running else None)
 
-    async def _start(self, wish: MpsDaemon) -> Process:
-        await self._place.prepare(TIDY)
-        for gpu in wish.client_memory_mib_by_device if wish.exclusive_compute_mode else ():
+    async def _start(self, wanted: MpsDaemon) -> Process:
+        await self._place.prepare(MOUNT_TIMEOUT)
+        for gpu in wanted.client_memory_mib_by_device if wanted.exclusive_compute_mode else ():
             await self._modes.exclude(gpu)
-        options = ("-d", MULTI_USER) if wish.multi_user else ("-d",)
+        options = ("-d", MULTI_USER_OPTION) if wanted.multi_user else ("-d",)
         self._sockets.clear()
         mark = self._record.begin()
         environment = self._control.environment(self._place.pipe) | {
-            VISIBLE: ",".join(wish.client_memory_mib_by_device),
-            MARK: mark,
+            VISIBLE_DEVICES_VARIABLE: ",".join(wanted.client_memory_mib_by_device),
+            MARK_VARIABLE: mark,
         }
         try:
             with self._place.output() as output:
-                await run(
-                    self._place.within(self._tools.control, *options), START, environment=environment, output=output
+                await run_command(
+                    self._place.within(self._tools.control, *options),
+                    START_TIMEOUT,
+                    environment=environment,
+                    output=output,
                 )
-        except Failed as failed:
-            raise Failed(f"{self._tools.control} -d: {_tail(self._place.said) or failed}") from failed
+        except CommandFailed as failed:
+            raise CommandFailed(f"{self._tools.control} -d: {_tail(self._place.said) or failed}") from failed
         running = await self._record.daemon()
         if running is None:
-            raise Failed(f"{self._tools.control} -d: {_tail(self._place.said) or 'it was started and has ended'}")
-        deadline = time.monotonic() + LISTENS
+            raise CommandFailed(
+                f"{self._tools.control} -d: {_tail(self._place.said) or 'it was started and has ended'}"
+            )
+        deadline = time.monotonic() + LISTEN_TIMEOUT
         while cut_off := self._cut_off(running):
             if time.monotonic() > deadline:
                 await self._kill(running)
-                raise Failed(f"{cut_off} while the control daemon was starting: the supervisor starts the daemon again")
-            await asyncio.sleep(GLANCE)
+                raise CommandFailed(
+                    f"{cut_off} while the control daemon was starting: the supervisor starts the daemon again"
+                )
+            await asyncio.sleep(POLL_INTERVAL)
         return running
 
     def _cut_off(self, running: Process) -> str:
         """Why nothing can be said to a daemon; "" if it can. Raises OSError."""
         try:
             self._sockets.hold(running)
-        except Replaced as replaced:
+        except SocketReplaced as replaced:
             return str(replaced)
         except FileNotFoundError as error:
             return f"{error.filename} was removed"
@@ -195,7 +202,7 @@ class Keeper:
     def _meddled(self) -> str:
         """What was put back of late, in words."""
         at, what = self._mended
-        if time.monotonic() - at > TOLD:
+        if time.monotonic() - at > TAMPERING_REPORT_PERIOD:
             return ""
         return f"; clients removed or replaced files in {self._place.pipe}: {what}"
 
@@ -208,7 +215,7 @@ class Keeper:
         except OSError as error:
             self._mended = self._tended, f"the supervisor cannot restore them: {error.filename}: {error.strerror}"
 
-    async def _users(self, held: Held) -> str:
+    async def _users(self, held: IsHeld) -> str:
         """What has to be over before nobody computes through it, in words; "" where nobody does."""
         await self._count()
         clients = any(self._clients.values())
@@ -223,25 +230,25 @@ class Keeper:
         """End a daemon that nobody uses. It ends its servers; one that does not answer and has none is killed."""
         try:
             await self._control.ask("quit")
-        except Failed:
+        except CommandFailed:
             if await self._record.servers():
                 raise
-            processes.end(running, signal.SIGTERM)
-        if not await _gone(running, END):
+            processes.send_signal(running, signal.SIGTERM)
+        if not await _gone(running, END_TIMEOUT):
             if await self._record.servers():
-                raise Failed(f"control daemon {running.pid} did not quit: it still has servers")
-            processes.end(running, signal.SIGKILL)
-            await _gone(running, END)
+                raise CommandFailed(f"control daemon {running.pid} did not quit: it still has servers")
+            processes.send_signal(running, signal.SIGKILL)
+            await _gone(running, END_TIMEOUT)
 
     async def _kill(self, running: Process) -> None:
         """End a daemon that nobody can speak to. Its servers are found without one, and end with the clients known."""
         for number in (signal.SIGTERM, signal.SIGKILL):
-            processes.end(running, number)
-            if await _gone(running, END):
+            processes.send_signal(running, number)
+            if await _gone(running, END_TIMEOUT):
                 break
         self._orphans = None
 
-    async def _bury(self, running: Process | None, held: Held) -> None:
+    async def _bury(self, running: Process | None, held: IsHeld) -> None:
         """End servers whose control daemon is no more, once their clients have ended."""
         if running is not None and self._orphans == {}:
             return
@@ -252,45 +259,47 @@ class Keeper:
                 if _used(known.get(server), held):
                     self._orphans[server] = known.get(server)
                 else:
-                    processes.end(server, signal.SIGTERM)
-                    if not await _gone(server, END):
-                        processes.end(server, signal.SIGKILL)
+                    processes.send_signal(server, signal.SIGTERM)
+                    if not await _gone(server, END_TIMEOUT):
+                        processes.send_signal(server, signal.SIGKILL)
 
 
-def _used(clients: Clients | None, held: Held) -> bool:
+def _used(clients: Clients | None, held: IsHeld) -> bool:
     """By those that were counted last. Where nobody counted, or could see who they are, by whoever holds it."""
     if clients is None or None in clients:
         return held()
-    return any(client is not None and processes.alive(client) for client in clients)
+    return any(client is not None and processes.is_alive(client) for client in clients)
 
 
-def _fits(running: Process, wish: MpsDaemon) -> bool:
+def _fits(running: Process, wanted: MpsDaemon) -> bool:
     """Whether what it was started with is what is wanted."""
-    return set(_visible(running)) == set(wish.client_memory_mib_by_device) and _multi_user(running) == wish.multi_user
+    return (
+        set(_visible(running)) == set(wanted.client_memory_mib_by_device) and _multi_user(running) == wanted.multi_user
+    )
 
 
 @lru_cache(256)
 def _visible(running: Process) -> tuple[str, ...]:
-    return tuple(filter(None, processes.environment(running).get(VISIBLE, "").split(",")))
+    return tuple(filter(None, processes.read_environment(running).get(VISIBLE_DEVICES_VARIABLE, "").split(",")))
 
 
 @lru_cache(256)
 def _multi_user(running: Process) -> bool:
-    return MULTI_USER in processes.arguments(running)
+    return MULTI_USER_OPTION in processes.read_arguments(running)
 
 
 async def _gone(process: Process, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while processes.alive(process):
+    while processes.is_alive(process):
         if time.monotonic() > deadline:
             return False
-        await asyncio.sleep(GLANCE)
+        await asyncio.sleep(POLL_INTERVAL)
     return True
 
 
 def _tail(path: Path) -> str:
     """The end of what a daemon said when it was started."""
     try:
-        return ending(files.read(path, follow=False).decode(errors="replace").strip())
+        return last_line(files.read(path, follow=False).decode(errors="replace").strip())
     except OSError as error:
         return f"{path}: {error.strerror}"

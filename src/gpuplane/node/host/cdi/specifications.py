@@ -36,12 +36,12 @@ from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import CDI_FILES, CdiFilesStatus, PartState
 
-IDLE = 5
+IDLE_INTERVAL_FACTOR = 5
 """Looks in whose place there is one while nothing is wanted: of what is there then, some is let go of at the most."""
 
-Wanted: TypeAlias = tuple[Mapping[str, SpecBuildResult], bool]
+WantedSpecifications: TypeAlias = tuple[Mapping[str, SpecBuildResult], bool]
 
-LONGEST = 16.0
+MAX_RETRY_INTERVAL = 16.0
 """Seconds between two tries where the disk refuses."""
 
 
@@ -60,15 +60,15 @@ async def keep_specifications(
         )
     async with asyncio.TaskGroup() as group:
         group.create_task(watch_hook(node, hook, driver_root))
-        group.create_task(Keeper(node, directory).keep(every))
+        group.create_task(SpecificationKeeper(node, directory).keep(every))
 
 
-class Keeper:
+class SpecificationKeeper:
     """One directory, and what it was seen to hold last."""
 
     def __init__(self, node: Node, directory: Path) -> None:
         self.node, self.directory = node, directory
-        self.files: disk.Files = {}
+        self.files: disk.SeenFiles = {}
         self.done: object = None  # what the last round went by, where it left nothing to do
 
     async def keep(self, every: float) -> None:
@@ -77,16 +77,18 @@ class Keeper:
         while True:
             seen = _wanted(self.node.snapshot)
             if not tidied and not standby_reason(self.node.snapshot):
-                await asyncio.to_thread(disk.tidy, self.directory)
+                await asyncio.to_thread(disk.remove_temporary_files, self.directory)
                 tidied = True
             if is_any_kind_and_config_known(self.node.snapshot) and self._given() != self.done:
-                wait = every if await self.round() else min(wait * 2, LONGEST)
-            await self.node.wait_until(partial(_changed, seen), wait if seen[0] or self.done is None else IDLE * every)
+                wait = every if await self.round() else min(wait * 2, MAX_RETRY_INTERVAL)
+            await self.node.wait_until(
+                partial(_changed, seen), wait if seen[0] or self.done is None else IDLE_INTERVAL_FACTOR * every
+            )
 
     def _given(self) -> object:
         """All that a round goes by. It changes by a round that writes; so the next one sees what came of it."""
         snapshot = self.node.snapshot
-        held, glance = held_allocations(snapshot), disk.glance(self.directory)
+        held, glance = held_allocations(snapshot), disk.directory_state(self.directory)
         return _wanted(snapshot), snapshot.machine, snapshot.devices, held, snapshot.config, glance
 
     async def round(self) -> bool:
@@ -94,16 +96,16 @@ class Keeper:
         problems: list[str] = []
         given = self._given()
         try:
-            self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
+            self.files = await asyncio.to_thread(disk.read_directory, self.directory, self.files)
             self._tell_of_others()
             if not standby_reason(self.node.snapshot) and (changes := self._changes()):
                 problems += await asyncio.to_thread(_store, self.directory, changes)
-                self.files = await asyncio.to_thread(disk.look, self.directory, self.files)
+                self.files = await asyncio.to_thread(disk.read_directory, self.directory, self.files)
                 problems += [] if problems else self._spoilt(changes)
         except OSError as error:
             self.files = {}  # runtimes see no more of them than we do
             problems.append(_describe_error(error))
-        specs = disk.ours(self.files).values()
+        specs = disk.our_specs(self.files).values()
         text = join("; ", problems or [f"{self.directory}: {summarize_specs(specs)}", *spec_notes(self.node.snapshot)])
         state: PartState = "failing" if problems else "ok"
         self.node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state, text, fingerprints=spec_fingerprints(specs))))
@@ -112,33 +114,35 @@ class Keeper:
 
     def _changes(self) -> Mapping[str, Spec | None]:
         """Kind → what its file shall hold, where it does not."""
-        there = disk.ours(self.files)
+        there = disk.our_specs(self.files)
         shall = {kind: desired_spec_of_file(self.node.snapshot, kind, there.get(kind)) for kind in CDI_KINDS}
-        return {kind: spec for kind, spec in shall.items() if not disk.holds(self.files, kind, spec)}
+        return {kind: spec for kind, spec in shall.items() if not disk.holds_spec(self.files, kind, spec)}
 
     def _spoilt(self, changes: Mapping[str, Spec | None]) -> list[str]:
         """What does not hold what was just written there."""
-        spoilt = [kind for kind, spec in changes.items() if not disk.holds(self.files, kind, spec)]
-        paths = (self.directory / disk.names(kind)[0] for kind in spoilt)
+        spoilt = [kind for kind, spec in changes.items() if not disk.holds_spec(self.files, kind, spec)]
+        paths = (self.directory / disk.file_names_of_kind(kind)[0] for kind in spoilt)
         return [
             f"{path}: the file changed after the agent wrote it: does another program write it too?" for path in paths
         ]
 
     def _tell_of_others(self) -> None:
         before = dict(self.node.snapshot.statuses.of_kind("cdi conflict"))
-        told = conflict_statuses(self.node.snapshot, disk.ours(self.files), disk.foreign(self.directory, self.files))
+        told = conflict_statuses(
+            self.node.snapshot, disk.our_specs(self.files), disk.foreign_specs(self.directory, self.files)
+        )
         for part in before.keys() - told.keys():
             self.node.apply(StatusChanged(part, None))
         for part, status in told.items():
             self.node.apply(StatusChanged(part, status))
 
 
-def _wanted(snapshot: Snapshot) -> Wanted:
+def _wanted(snapshot: Snapshot) -> WantedSpecifications:
     """What is wanted, and whether it is this agent that writes it."""
     return desired_specs(snapshot), not standby_reason(snapshot)
 
 
-def _changed(seen: Wanted, snapshot: Snapshot) -> bool:
+def _changed(seen: WantedSpecifications, snapshot: Snapshot) -> bool:
     now = _wanted(snapshot)
     return now[0] is not seen[0] or now[1] != seen[1]
 
@@ -148,7 +152,7 @@ def _store(directory: Path, changes: Mapping[str, Spec | None]) -> list[str]:
     problems = []
     for kind, spec in changes.items():
         try:
-            disk.store(directory, kind, spec)
+            disk.store_spec(directory, kind, spec)
         except OSError as error:
             problems.append(_describe_error(error))
     return problems

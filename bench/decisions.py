@@ -17,7 +17,7 @@ from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.workload import Workload
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import WHOLE, Placement, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, Placement, Request
 from gpuplane.cluster.simulation.replay import capacity_milli
 from gpuplane.cluster.simulation.scenario import Scenario, arrivals
 
@@ -94,7 +94,7 @@ def play_large(nodes: int = NODES, churn: int = CHURN) -> dict[str, float]:
     requests = [each.request for each in read(DEFAULT).pods]
     engine = _engine(cluster, OURS, requests, random)
     running, times, taken = list[tuple[Request, Placement]](), list[float](), 0
-    while taken < FULL * nodes * GPUS * WHOLE:
+    while taken < FULL * nodes * GPUS * MILLI_PER_GPU:
         taken += _arrive(engine, random.choice(requests), running)[1]
     for _ in range(churn):
         index = random.randrange(len(running))

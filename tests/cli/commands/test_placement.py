@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from gpuplane.cli import root_command
 from gpuplane.cli.commands.placement import explain, plan
 from gpuplane.cli.kit import presenter
+from gpuplane.cluster.engine.reasons import TEXTS_OF_NODES
 from tests.cluster.reading.small import node, objects, pod
 
 ROOT = Path(__file__).parents[3]
@@ -68,7 +69,7 @@ def test_a_gpu_with_room_on_a_node_without_would_not_do(saved: Path) -> None:
 
 def test_reasons_read_alike_of_one_node_and_of_several() -> None:
     """No verb agrees with the number of nodes."""
-    assert not [each for each in explain.SAYS.values() if re.search(r"^(are|have|do)\b|\bthat (are|have|do)\b", each)]
+    assert not [each for each in TEXTS_OF_NODES.values() if re.search(r"^(are|have|do)\b|\bthat (are|have|do)\b", each)]
 
 
 @pytest.mark.usefixtures("person")
@@ -195,7 +196,7 @@ def keys(value: Any) -> Iterator[str]:
         for each in value:
             yield from keys(each)
     elif isinstance(value, dict):
-        if any(not re.fullmatch("[a-z_]+", key) or key in (*explain.SAYS, "cpu", "shared") for key in value):
+        if any(not re.fullmatch("[a-z_]+", key) or key in (*TEXTS_OF_NODES, "cpu", "shared") for key in value):
             for each in value.values():
                 yield from keys(each)
             return

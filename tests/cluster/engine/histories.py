@@ -11,7 +11,7 @@ from gpuplane.cluster.engine.groups import choose_group
 from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.reservations import Refused, Reservations, restored
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Placement, Request
 
 EVENTS = 24
 KINDS = (
@@ -33,7 +33,7 @@ SECONDS = 60.0
 REQUESTS = (
     Request(1000, 1024, (GpuRequest(milli=500),)),
     Request(1000, 1024, (GpuRequest(milli=300),)),
-    Request(1000, 1024, (GpuRequest(milli=WHOLE, count=2),)),
+    Request(1000, 1024, (GpuRequest(milli=MILLI_PER_GPU, count=2),)),
     Request(1000, 1024, (GpuRequest(memory_mib=30 * 1024),)),
     Request(0, 0, (GpuRequest(profile="1g.10gb", count=2),)),
     Request(2500, 1024),
@@ -89,9 +89,9 @@ class History:
         cluster = self.reservations.cluster
         requests = self.random.choices(REQUESTS, k=self.random.choice((1, 1, 2, 3)))
         engine = Engine(cluster, make_policy("binpack"), self.random)
-        free = [each.copy() for each in (cluster.milli_free, cluster.instances_free)]
+        free = [each.copy() for each in cluster.gpu_free]
         placements = choose_group(engine, requests).placements
-        assert all(map(np.array_equal, free, (cluster.milli_free, cluster.instances_free)))
+        assert all(map(np.array_equal, free, cluster.gpu_free))
         assert len(placements) in (0, len(requests))
         if placements:
             names = [f"pod-{self.pods + index}" for index in range(len(requests))]
@@ -210,10 +210,10 @@ class History:
             )
             assert min(cluster.cpu_free[row], cluster.memory_free[row]) >= 0
             for index, gpu in enumerate(node.gpus):
-                assert 0 <= cluster.milli_free[row, index] == WHOLE - milli[index]
+                assert 0 <= cluster.milli_free[row, index] == MILLI_PER_GPU - milli[index]
                 assert 0 <= cluster.gpu_memory_free[row, index] == gpu.memory_mib - memory[index]
                 if gpu.profiles:
-                    left = cluster.instances_free[row, index, cluster.profiles["1g.10gb"]]
+                    left = cluster.mig_free("1g.10gb")[row, index]
                     assert 0 <= left == gpu.profiles["1g.10gb"] - devices[index]
 
 

@@ -12,7 +12,7 @@ from gpuplane.cluster.engine.policies import POLICIES, UnknownPolicy, make_polic
 from gpuplane.cluster.engine.policies.fgd import Fgd
 from gpuplane.cluster.engine.policies.weighted import Weighted
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Request
 
 HALF = Request(1000, 0, (GpuRequest(milli=500),))
 NODES = [Node(name, 8000, 1000, (Gpu(f"{name}-0"), Gpu(f"{name}-1"))) for name in "abc"]
@@ -119,7 +119,7 @@ def test_a_configuration_is_read() -> None:
         Request(0, 0, (GpuRequest(memory_mib=2048),)),
         Request(1000),
         Request(0, 0, (GpuRequest(profile="1g.10gb+me"),)),
-        Request(0, 0, (GpuRequest(8, WHOLE),)),
+        Request(0, 0, (GpuRequest(8, MILLI_PER_GPU),)),
     ]
     frequency = found.workload().classes()
     assert sum(frequency.values()) == pytest.approx(1.0)

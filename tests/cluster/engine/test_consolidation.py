@@ -14,14 +14,14 @@ from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
 from gpuplane.cluster.engine.workload import Workload
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request, Share
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Placement, Request, Share
 
 
 def share(milli: int) -> Request:
     return Request(1000, 1024, (GpuRequest(milli=milli),))
 
 
-WHOLE_GPU, PAIR = share(WHOLE), Request(1000, 1024, (GpuRequest(milli=WHOLE, count=2),))
+WHOLE_GPU, PAIR = share(MILLI_PER_GPU), Request(1000, 1024, (GpuRequest(milli=MILLI_PER_GPU, count=2),))
 REQUESTS = (share(250), share(500), share(300), WHOLE_GPU, PAIR)
 
 
@@ -48,7 +48,7 @@ def test_a_share_alone_joins_another() -> None:
     plan = plan_of(cluster, running(cluster, ("a", 0, share(500)), ("b", 0, share(500))))
 
     assert len(plan.moves) == 1
-    assert sorted(cluster.milli_free[:2, 0].tolist()) == [0, WHOLE]
+    assert sorted(cluster.milli_free[:2, 0].tolist()) == [0, MILLI_PER_GPU]
     assert plan.gain > 0
 
 
@@ -63,7 +63,7 @@ def test_shares_of_one_gpu_leave_it_together() -> None:
 
     assert [each.step for each in plan.moves] == [1, 1]
     assert len({each.before.node for each in plan.moves}) == 1
-    assert sorted(cluster.milli_free[:3, 0].tolist()) == [0, 0, WHOLE]
+    assert sorted(cluster.milli_free[:3, 0].tolist()) == [0, 0, MILLI_PER_GPU]
 
 
 def test_no_more_is_moved_than_may_be() -> None:
@@ -86,7 +86,7 @@ def test_a_step_that_is_too_long_is_told() -> None:
     placed = running(
         cluster, *(("a", gpu, WHOLE_GPU) for gpu in range(4)), *(("b", gpu, WHOLE_GPU) for gpu in range(4))
     )
-    policy = WastePrice(Workload({Request(1000, 0, (GpuRequest(8, WHOLE),)): 1.0}))
+    policy = WastePrice(Workload({Request(1000, 0, (GpuRequest(8, MILLI_PER_GPU),)): 1.0}))
 
     plan = plan_moves(cluster, policy, placed, 3)
     assert (plan.moves, plan.least) == ((), 4)
@@ -120,7 +120,10 @@ def test_a_pod_stays_where_another_gpu_is_no_better() -> None:
 
 def test_what_fits_nowhere_counts_nothing() -> None:
     nodes, share_alone = [node("a", 2), node("b")], {share(500): 1.0}
-    impossible = {Request(1000, 0, (GpuRequest(16, WHOLE),)): 9.0, Request(65000, 0, (GpuRequest(1, WHOLE),)): 9.0}
+    impossible = {
+        Request(1000, 0, (GpuRequest(16, MILLI_PER_GPU),)): 9.0,
+        Request(65000, 0, (GpuRequest(1, MILLI_PER_GPU),)): 9.0,
+    }
     usable = [
         usable_to(WastePrice(Workload(expected)), cluster).of(cluster, np.arange(2)).tolist()
         for expected, cluster in ((share_alone, Cluster(nodes)), (share_alone | impossible, Cluster(nodes)))
@@ -186,7 +189,7 @@ def test_gpus_of_a_node_are_freed_together_for_a_request_that_wants_them_all() -
     plan = plan_moves(cluster, WastePrice(Workload({PAIR: 1.0, share(300): 0.01})), placed, 2)
 
     assert [each.step for each in plan.moves] == [1, 1]
-    assert sorted((cluster.room[:3] == WHOLE).sum(axis=1).tolist()) == [0, 0, 2]
+    assert sorted((cluster.room[:3] == MILLI_PER_GPU).sum(axis=1).tolist()) == [0, 0, 2]
 
 
 @given(st.integers(0, 2**64))

@@ -18,7 +18,7 @@ from gpuplane.cluster.engine.policies.policy import Policy, Pricing
 from gpuplane.cluster.engine.policies.wasteprice.policy import Potential
 from gpuplane.cluster.engine.policies.wasteprice.slots import Slots
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Placement, Request, Share
+from gpuplane.cluster.model.requests import ANYWHERE, MILLI_PER_GPU, GpuRequest, NodeRules, Placement, Request, Share
 from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
 
 GIB = 1024
@@ -103,7 +103,7 @@ def test_a_gpu_takes_as_many_ids_as_its_node_offers(policy: str, units: int) -> 
 
     for wanted, found in placements:
         engine.cluster.give_back(wanted, found)
-    assert (engine.cluster.units_free[0, 0], engine.cluster.milli_free[0, 0]) == (units, WHOLE)
+    assert (engine.cluster.units_free[0, 0], engine.cluster.milli_free[0, 0]) == (units, MILLI_PER_GPU)
 
 
 def test_a_profile_takes_a_mig_device() -> None:
@@ -243,7 +243,7 @@ def test_what_is_known_is_full_and_others_have_room(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("gpuplane.cluster.engine.engine.AT_ONCE", 1)
     policy = Repriced()
     engine = Engine(Cluster([node(str(index), 1) for index in range(5)]), policy)
-    wanted = request(0, milli=WHOLE)
+    wanted = request(0, milli=MILLI_PER_GPU)
     assert run(engine, wanted) == [("0", [0])]
     policy.reverse()
     assert run(engine, *[wanted] * 5) == [("1", [0]), ("2", [0]), ("3", [0]), ("4", [0]), None]
@@ -399,5 +399,5 @@ def _play_a_history(data: st.DataObject, policy: str, *, is_exact: bool) -> None
         cluster.give_back(*each)
     for free, total in ((cluster.cpu_free, cluster.cpu_milli), (cluster.gpu_memory_free, cluster.gpu_memory_mib)):
         assert np.array_equal(free, total)
-    assert (cluster.milli_free[cluster.is_usable] == WHOLE).all()
-    assert cluster.instances_free.sum() == 3 * cluster.is_partitioned.sum()
+    assert (cluster.milli_free[cluster.is_usable] == MILLI_PER_GPU).all()
+    assert sum(cluster.mig_free(profile).sum() for profile in cluster.profiles) == 3 * cluster.is_partitioned.sum()

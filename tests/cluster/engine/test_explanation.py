@@ -12,7 +12,7 @@ from gpuplane.cluster.engine.explanation import GpuReason, NodeReason, explain, 
 from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.model.nodes import Gpu, Node
 from gpuplane.cluster.model.pods import Pod
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, NodeRules, Placement, Request, Share
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, NodeRules, Placement, Request, Share
 
 BINPACK = make_policy("binpack")
 
@@ -22,7 +22,7 @@ def gpus(name: str, count: int, **described: object) -> tuple[Gpu, ...]:
 
 
 def wants(cpu: int = 0, **asked: object) -> Pod:
-    return Pod("uid", "d/it", Request(cpu, 0, (GpuRequest(**{"milli": WHOLE, **asked}),)), priority=5)  # type: ignore[arg-type]
+    return Pod("uid", "d/it", Request(cpu, 0, (GpuRequest(**{"milli": MILLI_PER_GPU, **asked}),)), priority=5)  # type: ignore[arg-type]
 
 
 NODES = (
@@ -76,7 +76,7 @@ def test_other_resources_are_short() -> None:
 
 def test_what_is_taken_now_is_told_apart_from_what_is_never_there() -> None:
     cluster = Cluster([Node("a", 2000, 1000, gpus("a", 2)), Node("b", 2000, 1000, gpus("b", 2))])
-    both = Share(0, WHOLE, 1000), Share(1, WHOLE, 1000)
+    both = Share(0, MILLI_PER_GPU, 1000), Share(1, MILLI_PER_GPU, 1000)
     pods = [
         Pod("1", "d/cpu", Request(1500), placement=Placement("a"), priority=1),
         Pod("2", "d/gpu", wants(count=2).request, placement=Placement("b", (both,)), priority=7),

@@ -12,7 +12,7 @@ from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.preemption import Preemption, find_preemption, preempts
 from gpuplane.cluster.model.nodes import Gpu, Node
 from gpuplane.cluster.model.pods import Pod
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request, Share
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Placement, Request, Share
 
 BUDGETS = ("x", "y")
 
@@ -21,11 +21,11 @@ def node(name: str, gpus: int = 2, cpu: int = 8000) -> Node:
     return Node(name, cpu, 1024, tuple(Gpu(f"{name}-{index}") for index in range(gpus)))
 
 
-def wants(count: int = 1, milli: int = WHOLE, cpu: int = 0) -> Request:
+def wants(count: int = 1, milli: int = MILLI_PER_GPU, cpu: int = 0) -> Request:
     return Request(cpu, 0, (GpuRequest(count, milli),))
 
 
-def runs(name: str, on: str, *gpus: int, milli: int = WHOLE, priority: int = 0) -> Pod:
+def runs(name: str, on: str, *gpus: int, milli: int = MILLI_PER_GPU, priority: int = 0) -> Pod:
     shares = tuple(Share(gpu, milli) for gpu in gpus)
     return Pod(f"uid {name}", name, wants(len(gpus), milli), priority=priority, placement=Placement(on, (shares,)))
 

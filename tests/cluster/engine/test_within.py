@@ -96,7 +96,7 @@ def test_a_pod_of_a_thousand_parts_is_answered() -> None:
     found = place_within(cluster, 0, Request(0, 0, parts))
     assert found is not None
     cluster.take(Request(0, 0, parts), found)
-    assert not cluster.instances_free.any()
+    assert not any(cluster.mig_free(profile).any() for profile in cluster.profiles)
     cluster.give_back(Request(0, 0, parts), found)
     assert place_within(cluster, 0, Request(0, 0, (*parts, parts[0]))) is None
 
@@ -108,3 +108,13 @@ def test_more_devices_than_there_are_need_no_search(monkeypatch: pytest.MonkeyPa
 
     assert place_within(cluster, 0, Request(0, 0, (GpuRequest(profile="1g.10gb"),) * 57)) is None
     assert place_within(cluster, 0, Request(0, 0, (GpuRequest(profile="of no node"),) * 2)) is None
+
+
+def test_a_gpu_that_is_held_beyond_what_it_has_takes_no_room_of_another() -> None:
+    """Pods may hold more of a GPU than there is; the other GPUs of the node are free all the same."""
+    cluster = Cluster([Node("n", 8000, 0, (Gpu("0"), Gpu("1")))])
+    for _ in range(2):
+        cluster.hold(Request(), Placement("n", ((Share(0, 1000),),)))
+    half = GpuRequest(milli=500)
+
+    assert place_within(cluster, 0, Request(0, 0, (half, half))) == Placement("n", ((Share(1, 500),), (Share(1, 500),)))

@@ -183,7 +183,7 @@ def test_mig_devices_are_held_by_profile() -> None:
     found = seen([node("n", told=gpus)], [pod("a", 0, on="n")])
     cluster = build(found)
 
-    assert cluster.instances_free[0, 0].tolist() == [1]
+    assert cluster.mig_free("1g.10gb")[0, 0] == 1
 
 
 def test_a_waiting_pod_is_placed_and_told_to_its_node() -> None:

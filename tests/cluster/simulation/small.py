@@ -3,10 +3,10 @@
 from random import Random
 
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Request
 from gpuplane.cluster.simulation.pods import TracePod
 
-SHARES = ((810, 1), (470, 1), (320, 1), (WHOLE, 1), (WHOLE, 2), (WHOLE, 4), (0, 0))
+SHARES = ((810, 1), (470, 1), (320, 1), (MILLI_PER_GPU, 1), (MILLI_PER_GPU, 2), (MILLI_PER_GPU, 4), (0, 0))
 
 
 def node(name: str, gpus: int, model: str = "A", cpu: int = 64_000) -> Node:

@@ -64,7 +64,5 @@ def _assume(cluster: Cluster, node: Node, wanted: Sequence[GpuRequest]) -> Seque
 def _freest(cluster: Cluster, row: int, gpus: int, wanted: GpuRequest) -> int:
     """The GPU of a node that has the most left of what is wanted; one where it fits before all others."""
     fits = cluster.fits(np.array([row]), wanted)[0, :gpus]
-    left = cluster.milli_free[row, :gpus]
-    if wanted.profile in cluster.profiles:
-        left = cluster.instances_free[row, :gpus, cluster.profiles[wanted.profile]]
+    left = (cluster.mig_free(wanted.profile) if wanted.profile else cluster.milli_free)[row, :gpus]
     return int(np.lexsort((left, fits))[-1])

@@ -14,7 +14,7 @@ from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
 from gpuplane.cluster.model.nodes import Node
 from gpuplane.cluster.model.pods import Pod
-from gpuplane.cluster.model.requests import WHOLE, Placement, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, Placement, Request
 from gpuplane.cluster.reading.cluster import SeenCluster
 from gpuplane.cluster.reading.notes import Note
 
@@ -135,7 +135,7 @@ def _show_moves(cluster: Cluster, moves: Iterable[Move], assumed: Collection[str
 
 
 def _free_gpus(cluster: Cluster) -> int:
-    return int((cluster.room == WHOLE).sum())
+    return int((cluster.room == MILLI_PER_GPU).sum())
 
 
 def _place_all(cluster: Cluster, pods: Iterable[Pod], policy: WastePrice) -> dict[int, Pod]:

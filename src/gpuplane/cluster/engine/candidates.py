@@ -12,10 +12,11 @@ import numpy as np
 
 from gpuplane.cluster.engine.arrays import Booleans, Integers
 from gpuplane.cluster.engine.cluster import Cluster
+from gpuplane.cluster.engine.dimensions import GPU_DIMENSIONS, GPU_SHARES, largest_milli
 from gpuplane.cluster.engine.within import place_within
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Placement, Request
 
-MOST = np.iinfo(np.int64).max
+MAX_INT = np.iinfo(np.int64).max
 
 
 class Candidates(NamedTuple):
@@ -41,12 +42,12 @@ class Candidates(NamedTuple):
 
 def candidates(cluster: Cluster, request: Request, rows: Integers, prefer_free: bool = False) -> Candidates:
     """Where among these rows a request could go."""
+    if len(request.gpus) > 1:
+        return _of_several(cluster, request, cluster.rows_with_enough(rows, request))
     rows = rows[cluster.has_room(rows, request)]
     if not request.gpus:
         nothing = np.zeros((len(rows), 0), np.int64)
         return Candidates(rows, nothing, nothing, nothing, cluster.cpu_free[rows] - request.cpu_milli)
-    if len(request.gpus) > 1:
-        return _of_several(cluster, request, rows)
     [wanted] = request.gpus
     fits = cluster.fits(rows, wanted)
     enough = fits.any(axis=1) if wanted.count == 1 else fits.sum(axis=1) >= wanted.count
@@ -69,8 +70,6 @@ def candidates(cluster: Cluster, request: Request, rows: Integers, prefer_free: 
 def _of_several(cluster: Cluster, request: Request, rows: Integers) -> Candidates:
     """For the GPUs of several containers: one place on each node, as `place_within` finds it. A GPU that two of them
     have is counted where it comes first; where it comes again it is as one that is not usable, before and after."""
-    for wanted in request.kinds_of_gpus:
-        rows = rows[cluster.fits(rows, wanted).sum(axis=1) >= wanted.count]
     if not len(rows):
         return _placed(cluster, request, [])
     first, kind = _kinds_of_nodes(cluster, request, rows)
@@ -86,11 +85,10 @@ def _of_several(cluster: Cluster, request: Request, rows: Integers) -> Candidate
 def _kinds_of_nodes(cluster: Cluster, request: Request, rows: Integers) -> tuple[Integers, Integers]:
     """(the place among these rows of the first of each kind, the kind of each row). GPUs of one kind of nodes are alike
     in all that the request looks at: one of them is searched."""
-    arrays = cluster.milli_free, cluster.room, cluster.gpu_memory_free, cluster.gpu_memory_mib, cluster.units_free
-    alike = [each[rows] for each in (*arrays, cluster.containers_free, cluster.link_group)]
-    alike += [cluster.instances_free[rows, :, column] for column in cluster.profiles.values()]
+    alike: list[Integers | Booleans] = [each[rows] for each in (*cluster.gpu_free, cluster.room, cluster.link_group)]
     for wanted in request.kinds_of_gpus:
-        alike += [cluster.fits(rows, wanted).astype(np.int64), *cluster.needs(rows, wanted)]
+        amounts = [amount for _, amount in cluster.gpu_needs(cluster.taken_of(rows, wanted))]
+        alike += [cluster.fits(rows, wanted), *(each for each in amounts if not isinstance(each, int))]
     _, first, kind = np.unique(np.concatenate(alike, axis=1), axis=0, return_index=True, return_inverse=True)
     return first, kind.reshape(-1)
 
@@ -130,30 +128,37 @@ def _instances_left(cluster: Cluster, row: int, place: Placement) -> int:
     """What the GPUs of all MIG devices have of these and of larger profiles."""
     shares = [share for share in place.all_shares if share.profile]
     return sum(
-        int(cluster.instances_free[row, share.gpu, cluster.profiles_from(share.profile)].sum()) for share in shares
+        int(cluster.gpu_free[dimension][row, share.gpu])
+        for share in shares
+        for dimension in cluster.profiles_from(share.profile)
+    )
+
+
+def _devices_left(cluster: Cluster, rows: Integers, profile: str) -> Integers:
+    """What each GPU has of this MIG profile and of larger ones."""
+    return sum(
+        (cluster.gpu_free[each][rows] for each in cluster.profiles_from(profile)), np.zeros_like(cluster.room[rows])
     )
 
 
 def _room_after(cluster: Cluster, wanted: GpuRequest, rows: Integers, before: Integers) -> Integers:
-    after = _milli_after(cluster, wanted, rows, before)
-    return np.where(cluster.containers_free[rows] == 1, 0, after) if cluster.has_splits else after
-
-
-def _milli_after(cluster: Cluster, wanted: GpuRequest, rows: Integers, before: Integers) -> Integers:
-    if wanted.asks_milli_alone:
+    if wanted.asks_milli_alone and not cluster.is_limited[GPU_SHARES]:
         return before - wanted.milli
-    milli, memory = cluster.needs(rows, wanted)
-    total = cluster.gpu_memory_mib[rows]
-    by_memory = ((cluster.gpu_memory_free[rows] - memory + 1) * WHOLE - 1) // np.maximum(total, 1)
-    time = cluster.milli_free[rows] - milli
-    return np.where(total > 0, np.minimum(time, by_memory), time)
+    taken = cluster.taken_of(rows, wanted)
+
+    def amounts(dimension: int) -> tuple[Integers, Integers]:
+        free = cluster.gpu_free[dimension][rows] - GPU_DIMENSIONS[dimension].takes(taken)
+        return free, cluster.gpu_has[dimension][rows]
+
+    after: Integers = largest_milli(amounts, np.minimum)
+    return after
 
 
 def _of_one(
     cluster: Cluster, rows: Integers, fits: Booleans, before: Integers, after: Integers, cpu_after: Integers
 ) -> Candidates:
     """Each GPU that fits, but one of those that would be left alike."""
-    key = np.where(fits, before * (WHOLE + 1) + after, -1 - np.arange(fits.shape[1]))
+    key = np.where(fits, before * (MILLI_PER_GPU + 1) + after, -1 - np.arange(fits.shape[1]))
     gpus = None
     if cluster.has_links:
         gpus = np.argsort(_harm(cluster, rows), axis=1, kind="stable")
@@ -171,7 +176,7 @@ def _of_one(
 def _harm(cluster: Cluster, rows: Integers) -> Integers:
     """What taking each GPU costs its link group: the fewer are wholly free there, the less. 0: it is in none, or is in
     use already."""
-    group, is_free = cluster.link_group[rows], cluster.room[rows] == WHOLE
+    group, is_free = cluster.link_group[rows], cluster.room[rows] == MILLI_PER_GPU
     mates = ((group[:, :, None] == group[:, None, :]) & is_free[:, None, :]).sum(axis=2)
     return np.where(is_free & (group > 0), mates, 0)
 
@@ -180,7 +185,7 @@ def _pick(
     cluster: Cluster, wanted: GpuRequest, rows: Integers, fits: Booleans, preference: Integers
 ) -> tuple[Integers, Booleans | None]:
     """(the GPUs of each row, whether they are of one link group; None where that does not matter)."""
-    order = np.where(fits, -preference, 2 * WHOLE)
+    order = np.where(fits, -preference, 2 * MILLI_PER_GPU)
     is_linked = None
     if wanted.linked == "required" or (cluster.has_links and wanted.wants_links):
         group = cluster.link_group[rows]
@@ -188,9 +193,9 @@ def _pick(
         suffices = fits & (group > 0) & (mates >= wanted.count)
         is_linked = suffices.any(axis=1)
         for size in (mates, group):  # the smallest group; of equal ones the first
-            size = np.where(suffices, size, MOST)
-            suffices &= size == size.min(axis=1, keepdims=True, initial=MOST)
-        order = np.where(is_linked[:, None] & ~suffices, 2 * WHOLE, order)
+            size = np.where(suffices, size, MAX_INT)
+            suffices &= size == size.min(axis=1, keepdims=True, initial=MAX_INT)
+        order = np.where(is_linked[:, None] & ~suffices, 2 * MILLI_PER_GPU, order)
     gpus = np.argsort(order, axis=1, kind="stable")[:, : wanted.count]
     return np.sort(gpus, axis=1), is_linked
 
@@ -199,8 +204,8 @@ def _of_profile(
     cluster: Cluster, wanted: GpuRequest, rows: Integers, fits: Booleans, cpu_after: Integers
 ) -> Candidates:
     """The GPUs that have least left of this profile and of larger ones."""
-    left = cluster.instances_free[rows][:, :, cluster.profiles_from(wanted.profile)].sum(axis=2)
-    gpus = np.argsort(np.where(fits, left, MOST), axis=1, kind="stable")[:, : wanted.count]
+    left = _devices_left(cluster, rows, wanted.profile)
+    gpus = np.argsort(np.where(fits, left, MAX_INT), axis=1, kind="stable")[:, : wanted.count]
     gpus = np.sort(gpus, axis=1)
     nothing = np.zeros((len(rows), 0), np.int64)
     return Candidates(rows, gpus, nothing, nothing, cpu_after, None, _take(left, gpus).sum(axis=1))

@@ -18,7 +18,7 @@ from gpuplane.base.strict import DocumentPath, load_yaml_as
 from gpuplane.base.value import Value
 from gpuplane.cluster.engine.policies import UnknownPolicy, parse_policy
 from gpuplane.cluster.engine.workload import Workload
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Request
 from gpuplane.kubernetes.migprofilenames import parse_profile
 
 MAX_BYTES = 1 << 20
@@ -32,7 +32,7 @@ class ExpectedRequest(Value, rename="camel"):
     """
 
     gpus: Annotated[int, msgspec.Meta(ge=0, le=1024)] = 1
-    milli: Annotated[int, msgspec.Meta(ge=0, le=WHOLE)] = 0
+    milli: Annotated[int, msgspec.Meta(ge=0, le=MILLI_PER_GPU)] = 0
     memory_mib: Annotated[int, msgspec.Meta(ge=0, le=1 << 30)] = msgspec.field(default=0, name="memoryMiB")
     profile: Annotated[str, msgspec.Meta(max_length=96)] = ""
     models: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class ExpectedRequest(Value, rename="camel"):
         """As a pod would make it; whole GPUs where nothing else is asked of them."""
         if not self.gpus:
             return Request(self.cpu_milli)
-        milli = self.milli or (0 if self.memory_mib or self.profile else WHOLE)
+        milli = self.milli or (0 if self.memory_mib or self.profile else MILLI_PER_GPU)
         wanted = GpuRequest(self.gpus, milli, self.memory_mib, profile=self.profile, models=frozenset(self.models))
         return Request(self.cpu_milli, 0, (wanted,))
 

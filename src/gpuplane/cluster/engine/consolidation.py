@@ -18,7 +18,7 @@ from gpuplane.cluster.engine.cluster import Cluster, OverCommitted
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
 from gpuplane.cluster.engine.usable import Usable
-from gpuplane.cluster.model.requests import WHOLE, Placement, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, Placement, Request
 
 MOST_TOGETHER = 8
 """Pods that are tried as one step."""
@@ -117,7 +117,7 @@ class _Planner:
         found = dict[frozenset[str], None]()
         for node, gpus in by_gpu.items():
             row, together = self.cluster.rows[node], set[str]()
-            free = int((self.cluster.room[row] == WHOLE).sum())
+            free = int((self.cluster.room[row] == MILLI_PER_GPU).sum())
             for gpu in sorted(gpus, key=lambda gpu: (len(gpus[gpu]), gpu)):
                 together |= gpus[gpu]
                 free += 1

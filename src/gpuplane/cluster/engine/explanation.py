@@ -1,11 +1,9 @@
 """Why a pod goes where it goes, why not to each of the other nodes, and what would have to end for it to fit. Pure.
 
-Each node has one reason, the first that holds in the order of `NodeCode`: what never changes comes before what is taken
-now. So `in-use` says that waiting helps, and `too-small` that it does not.
+Each node has one reason, and each GPU: the first that holds in the order of `REASONS`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Literal, get_args
 
 import numpy as np
 
@@ -13,57 +11,37 @@ from gpuplane.base.value import Value
 from gpuplane.cluster.engine.arrays import Booleans
 from gpuplane.cluster.engine.candidates import candidates
 from gpuplane.cluster.engine.cluster import Cluster
+from gpuplane.cluster.engine.dimensions import NODE_DIMENSIONS, OTHERS_IN_USE, fits
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.preemption import NO_BUDGETS, Preemption, find_preemption, preempts
+from gpuplane.cluster.engine.reasons import TEXTS_OF_GPUS, TEXTS_OF_NODES
 from gpuplane.cluster.model.pods import Pod
 from gpuplane.cluster.model.requests import GpuRequest, Placement, Request, Share
 from gpuplane.kubernetes.resourcenames import MIG_RESOURCE_PREFIX
 
-Unfit = Literal["model", "id", "resource", "sick", "partitioned", "profile", "too-small"]
-"""What is said of GPUs, and of a node that has too few others."""
-NodeCode = Literal[
-    "chosen",
-    "worse",
-    "closed",
-    "labels",
-    "taint",
-    "no-gpus",
-    Unfit,
-    "not-linked",
-    "no-others",
-    "cpu-in-use",
-    "memory-in-use",
-    "others-in-use",
-    "gpus-in-use",
-]
-"""`chosen`; `worse`: it fits there, and the policy likes it less. As the node is: `closed` (cordoned, or not ready),
-`labels`, `taint` (one that it does not tolerate), `no-gpus` (fewer than it asks for), `model`, `id`, `resource` (too
-few of these), `sick` (too few can be given out), `partitioned` (only as MIG devices), `profile` (no such MIG devices),
-`no-others` (less of another resource than it asks for), `too-small` (even when empty), `not-linked`. As it is now:
-`cpu-in-use`, `memory-in-use`, `others-in-use`, `gpus-in-use` (a pod may hold a GPU that is sick, and counts)."""
-GpuCode = Literal["chosen", "fits", Unfit, "in-use"]
-"""Of one GPU, for the part of the request that it suits best: `chosen`; `fits`, but another one is taken, or its node
-is not. As it is: `model`, `id`, `resource`, `sick`, `partitioned`, `profile` (it has no MIG device of it), `too-small`.
-As it is now: `in-use`, too much of it."""
+GPU_ORDER = [*TEXTS_OF_GPUS].index
+NODE_ORDER = [*TEXTS_OF_NODES].index
 
 
 class GpuReason(Value, omit_defaults=False):
     """Why a pod gets a GPU of a node, or does not. `gpu`: its place there. `free`: milli-GPU, and `left` after this
-    pod; None where it is given out as MIG devices. `pods`: "namespace/name" of those that have some of it."""
+    pod; None where it is given out as MIG devices. `pods`: "namespace/name" of those that have some of it. `code`: of
+    `TEXTS_OF_GPUS`."""
 
     gpu: int
     id: str
-    code: GpuCode
+    code: str
     free: int | None = None
     left: int | None = None
     pods: tuple[str, ...] = ()
 
 
 class NodeReason(Value, omit_defaults=False):
-    """Why a node was chosen, or was not. `score`: by the policy, where the pod fits; the more, the better."""
+    """Why a node was chosen, or was not. `score`: by the policy, where the pod fits; the more, the better. `code`: of
+    `TEXTS_OF_NODES`."""
 
     node: str
-    code: NodeCode
+    code: str
     score: float | None = None
 
 
@@ -81,7 +59,7 @@ class Explanation(Value):
     def counts(self) -> dict[str, int]:
         """How many nodes have each reason; in the order of the codes."""
         codes = [each.code for each in self.nodes]
-        return {code: codes.count(code) for code in get_args(NodeCode) if code in codes}
+        return {code: codes.count(code) for code in TEXTS_OF_NODES if code in codes}
 
 
 def emptied(cluster: Cluster) -> Cluster:
@@ -109,8 +87,7 @@ def explain(
             nodes.append(NodeReason(name, "chosen" if row == chosen else "worse", float(scores[row])))
         else:
             nodes.append(NodeReason(name, codes[name]))
-    order = get_args(NodeCode).index
-    nodes.sort(key=lambda each: (order(each.code), -(each.score or 0.0), each.node))
+    nodes.sort(key=lambda each: (NODE_ORDER(each.code), -(each.score or 0.0), each.node))
     if placement is not None:
         gpus = explain_gpus(cluster, pod.request, placement.node, placed, placement)
         return Explanation(placement, gpus, tuple(nodes))
@@ -139,7 +116,7 @@ def explain_gpus(
     empty, found = Cluster([described]), list[GpuReason]()
     codes = [_gpu_codes(cluster, empty, row, wanted) for wanted in request.kinds_of_gpus]
     for place, gpu in enumerate(described.gpus):
-        code: GpuCode = max((each[place] for each in codes), key=get_args(GpuCode).index, default="fits")
+        code = max((each[place] for each in codes), key=GPU_ORDER, default="fits")
         if any(each[place] == "fits" for each in codes):
             code = "fits"
         is_shared = bool(cluster.is_usable[row, place])
@@ -156,28 +133,28 @@ def explain_gpus(
     return tuple(found)
 
 
-def _gpu_codes(cluster: Cluster, empty: Cluster, row: int, wanted: GpuRequest) -> list[GpuCode]:
+def _gpu_codes(cluster: Cluster, empty: Cluster, row: int, wanted: GpuRequest) -> list[str]:
     """The code of each GPU for one part of a request. `empty`: the node with nothing taken."""
     codes = np.full(empty.is_usable.shape[1], "in-use", object)
     is_open = np.ones(len(codes), np.bool_)
-    for code, fits in (*_gpu_checks(empty, wanted), ("in-use", cluster.fits(np.array([row]), wanted))):
-        fits = fits[0, : len(codes)]
-        codes[is_open & ~fits] = code
-        is_open &= fits
+    for code, suits in (*_gpu_checks(empty, wanted), ("in-use", cluster.fits(np.array([row]), wanted))):
+        suits = suits[0, : len(codes)]
+        codes[is_open & ~suits] = code
+        is_open &= suits
     codes[is_open] = "fits"
     return codes.tolist()
 
 
-def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, NodeCode]:
+def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, str]:
     """Node → why the pod would not fit there."""
     rows = np.array([*cluster.rows.values()], np.int64)
     found = np.full(len(rows), "gpus-in-use", object)
     is_open = np.ones(len(rows), np.bool_)  # no reason yet
 
-    def keep(fits: Booleans, code: NodeCode) -> None:
+    def keep(suits: Booleans, code: str) -> None:
         nonlocal is_open
-        found[is_open & ~fits] = code
-        is_open &= fits
+        found[is_open & ~suits] = code
+        is_open &= suits
 
     keep(cluster.is_schedulable[rows], "closed")
     keep(empty.is_allowed(np.arange(len(rows)), request.nodes), "labels")
@@ -186,8 +163,8 @@ def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, Node
     for wanted in request.kinds_of_gpus:
         there = np.arange(empty.is_usable.shape[1]) < number[:, None]
         keep(there.sum(axis=1) >= wanted.count, "no-gpus")
-        for code, fits in _gpu_checks(empty, wanted):
-            there &= fits
+        for code, suits in _gpu_checks(empty, wanted):
+            there &= suits
             keep(there.sum(axis=1) >= wanted.count, code)
     if any(each.linked == "required" for each in request.gpus):
         unlinked = request.but(gpus=tuple(each.but(linked="any") for each in request.gpus))
@@ -195,11 +172,11 @@ def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, Node
     no_others = request.but(others=())
     keep(_fits(empty, request) | ~_fits(empty, no_others), "no-others")
     keep(_fits(empty, request), "too-small")
-    keep(np.maximum(cluster.cpu_free[rows], 0) >= request.cpu_milli, "cpu-in-use")
-    keep(np.maximum(cluster.memory_free[rows], 0) >= request.memory_bytes, "memory-in-use")
-    for name, amount in request.others:
-        if name not in cluster.resources and not name.startswith(MIG_RESOURCE_PREFIX):
-            keep(np.maximum(cluster.other_free(rows, name), 0) >= amount, "others-in-use")
+    of_gpus = {name for name, _ in request.others if name in cluster.resources or name.startswith(MIG_RESOURCE_PREFIX)}
+    others = tuple(each for each in request.others if each[0] not in of_gpus)
+    for need in cluster.node_needs(request.but(others=others)):
+        in_use = NODE_DIMENSIONS[need[0]].in_use if need[0] < len(NODE_DIMENSIONS) else OTHERS_IN_USE
+        keep(fits(cluster.node_free, rows, [need], np.True_), in_use)
     return dict(zip(cluster.rows, found.tolist(), strict=True))
 
 
@@ -209,15 +186,10 @@ def _fits(cluster: Cluster, request: Request) -> Booleans:
     return np.isin(rows, candidates(cluster, request, rows).rows)
 
 
-def _gpu_checks(empty: Cluster, wanted: GpuRequest) -> Iterator[tuple[Unfit, Booleans]]:
+def _gpu_checks(empty: Cluster, wanted: GpuRequest) -> Iterator[tuple[str, Booleans]]:
     """What each GPU has to be for one part of a request, with nothing taken: nodes × GPUs, one code after the other."""
     rows = np.arange(len(empty.rows))
-    if wanted.models:
-        yield "model", empty.has_model(rows, wanted.models)
-    if wanted.ids:
-        yield "id", empty.has_id(rows, wanted.ids)
-    if wanted.resource and not wanted.profile:
-        yield "resource", empty.has_resource(rows, wanted.resource)
+    yield from empty.gpu_choices(rows, wanted)
     usable, partitioned = empty.is_usable[rows], empty.is_partitioned[rows]
     yield "sick", usable | partitioned
     if wanted.profile:

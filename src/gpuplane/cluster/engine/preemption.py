@@ -108,10 +108,7 @@ def _fits(cluster: Cluster, row: int, request: Request) -> bool:
     """Whether a request fits on a node. To say so of one container takes far less than to find its place."""
     if len(request.gpus) > 1 or any(each.wants_links and each.linked == "required" for each in request.gpus):
         return place_within(cluster, row, request) is not None
-    rows = np.array([row])
-    return bool(cluster.has_room(rows, request)[0]) and all(
-        int(cluster.fits(rows, each).sum()) >= each.count for each in request.gpus
-    )
+    return len(cluster.rows_with_enough(np.array([row]), request)) > 0
 
 
 def _on_node(

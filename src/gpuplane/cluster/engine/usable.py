@@ -12,7 +12,7 @@ from gpuplane.cluster.engine.arrays import Booleans, Floats, Integers
 from gpuplane.cluster.engine.candidates import Candidates
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.workload import RequestClass
-from gpuplane.cluster.model.requests import WHOLE, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
 
 class Usable:
@@ -29,8 +29,10 @@ class Usable:
         self._part: Floats = demand / max(demand.sum(), 1e-9)  # of all GPUs that are asked for
         self._worth = worth
         self._gpus = np.array([each.gpus for each in kinds], np.float64)
-        self._size = self._gpus * [max(worth[each.milli], each.milli / WHOLE) for each in kinds]  # GPUs of a request
-        self._is_share = np.array([each.milli < WHOLE for each in kinds], np.bool_)
+        self._size = self._gpus * [
+            max(worth[each.milli], each.milli / MILLI_PER_GPU) for each in kinds
+        ]  # GPUs of a request
+        self._is_share = np.array([each.milli < MILLI_PER_GPU for each in kinds], np.bool_)
         self._cpu = np.array([max(each.cpu_milli, 1) for each in kinds], np.float64)
         self._accepts: Booleans = np.zeros((len(rows), len(kinds)), np.bool_)
         for index, each in enumerate(kinds):
@@ -39,13 +41,13 @@ class Usable:
     def of(self, cluster: Cluster, rows: Integers) -> Floats:
         """Of these nodes as they are."""
         room = cluster.room[rows]
-        return self._measure(rows, self._worth[room].sum(axis=1), (room == WHOLE).sum(axis=1), cluster.cpu_free[rows])
+        return self._measure(rows, self._worth[room].sum(axis=1), _whole(room), cluster.cpu_free[rows])
 
     def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
         """What each of these candidates takes away: 0, or less."""
         room = cluster.room[found.rows]
         worth = self._worth[room].sum(axis=1) + (self._worth[found.after] - self._worth[found.before]).sum(axis=1)
-        whole = (room == WHOLE).sum(axis=1) + (found.after == WHOLE).sum(axis=1) - (found.before == WHOLE).sum(axis=1)
+        whole = _whole(room) + _whole(found.after) - _whole(found.before)
         scores: Floats = self._measure(found.rows, worth, whole, found.cpu_after) - self.of(cluster, found.rows)
         return scores
 
@@ -62,7 +64,13 @@ def _accepts(cluster: Cluster, wanted: RequestClass, rows: Integers) -> Booleans
     gpus = cluster.is_usable[rows]
     if wanted.models:
         gpus = gpus & cluster.has_model(rows, wanted.models)
-    has_gpus = gpus.sum(axis=1) * (WHOLE // wanted.milli) >= wanted.gpus
+    has_gpus = gpus.sum(axis=1) * (MILLI_PER_GPU // wanted.milli) >= wanted.gpus
     has_cpu = cluster.cpu_milli[rows] >= wanted.cpu_milli
     found: Booleans = cluster.is_open(rows, wanted.nodes) & has_gpus & has_cpu
+    return found
+
+
+def _whole(room: Integers) -> Integers:
+    """How many GPUs of each row are wholly free."""
+    found: Integers = (room == MILLI_PER_GPU).sum(axis=1)
     return found

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request, Share
+from gpuplane.cluster.engine.dimensions import GPU_MILLI, fits
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Placement, Request, Share, share_of
 
 STEPS = 20_000
 """Sets of GPUs that are tried for one pod on one node."""
@@ -35,26 +36,25 @@ class _Search:
     """The GPUs of one node while parts of a request are tried on them."""
 
     def __init__(self, cluster: Cluster, row: int, parts: Sequence[GpuRequest]) -> None:
-        rows = np.asarray([row])
+        rows, node = np.asarray([row]), cluster.nodes[row]
+        assert node is not None
         self.parts = parts
-        self.kinds = list(dict.fromkeys(parts))
-        fits = {each: cluster.fits(rows, each)[0].tolist() for each in self.kinds}
-        needs = {each: [amount[0].tolist() for amount in cluster.needs(rows, each)] for each in self.kinds}
-        self.fits: list[list[bool]] = [fits[each] for each in parts]
-        self.needs: list[list[list[int]]] = [needs[each] for each in parts]
-        self.alike = list(zip(*fits.values(), *(amount for each in needs.values() for amount in each), strict=True))
-        self.milli: list[int] = cluster.milli_free[row].tolist()
-        self.memory: list[int] = cluster.gpu_memory_free[row].tolist()
-        self.units: list[int] = cluster.units_free[row].tolist()
-        self.containers: list[int] = cluster.containers_free[row].tolist()
-        self.groups: list[int] = cluster.link_group[row].tolist()
-        self.columns = [cluster.profiles.get(each.profile, -1) for each in parts]
+        count, kinds = len(node.gpus), dict.fromkeys(parts)
+        self.shares = {each: [share_of(gpu, place, each) for place, gpu in enumerate(node.gpus)] for each in kinds}
+        suits: dict[GpuRequest, list[bool]] = {each: cluster.fits(rows, each)[0, :count].tolist() for each in kinds}
+        needs = {each: [tuple(cluster.gpu_needs(share)) for share in self.shares[each]] for each in kinds}
+        self.fits = [suits[each] for each in parts]
+        self.needs = [needs[each] for each in parts]  # of each GPU
+        self.free: list[list[int]] = [each[row, :count].tolist() for each in cluster.gpu_free]  # by dimension
+        self.groups: list[int] = cluster.link_group[row, :count].tolist()
+        self.used = sorted({dimension for each in needs.values() for of_gpu in each for dimension, _ in of_gpu})
+        self.alike = list(zip(*suits.values(), *needs.values(), strict=True))
         larger = {each.profile: cluster.profiles_from(each.profile) for each in parts if each.profile}
-        self.larger = [larger.get(each.profile, ()) for each in parts]  # columns of this and of larger profiles
-        self.instances: list[list[int]] = cluster.instances_free[row].tolist()
+        self.larger = [larger.get(each.profile, ()) for each in parts]  # dimensions of this and of larger profiles
         self.chosen: list[Sequence[int]] = [()] * len(parts)
         self.steps = STEPS
-        self.order = sorted(range(len(parts)), key=self._urgency)
+        urgency = {each: _urgency(each, suits[each], needs[each]) for each in suits}
+        self.order = sorted(range(len(parts)), key=lambda part: (urgency[parts[part]], part))
         last = dict[GpuRequest, int]()
         self.twin: dict[int, int | None] = {}  # part → the one like it that is placed last before it
         for part in self.order:
@@ -64,42 +64,31 @@ class _Search:
 
     def _ranks(self, part: int) -> list[int]:
         """The place of each GPU in the order in which a part tries them at the beginning."""
-        order = sorted(range(len(self.milli)), key=self._preference(part))
+        order = sorted(range(len(self.groups)), key=self._preference(part))
         return [order.index(gpu) for gpu in range(len(order))]
-
-    def _urgency(self, part: int) -> tuple[int, int, int]:
-        """The part with the fewest choices first: how many GPUs it has to spare, then the largest."""
-        spare = sum(self.fits[part]) - self.parts[part].count
-        return spare, -max(self.needs[part][0], default=0), part
 
     def run(self) -> tuple[tuple[Share, ...], ...] | None:
         if not self._has_enough() or not self._place_all():
             return None
         return tuple(
-            tuple(
-                Share(gpu, self.needs[part][0][gpu], self.needs[part][1][gpu], wanted.profile, wanted.units)
-                for gpu in sorted(gpus)
-            )
-            for part, (wanted, gpus) in enumerate(zip(self.parts, self.chosen, strict=True))
+            tuple(self.shares[wanted][gpu] for gpu in sorted(gpus))
+            for wanted, gpus in zip(self.parts, self.chosen, strict=True)
         )
 
     def _has_enough(self) -> bool:
-        """Whether there are as many MIG devices, and as much of all GPUs, as all parts want: to find out by trying
-        takes all steps."""
-        devices, milli, memory, units = Counter[int](), 0, 0, 0
-        for place, part in enumerate(self.parts):
-            fitting = [gpu for gpu, fits in enumerate(self.fits[place]) if fits]
+        """Whether all GPUs together have as much as all parts want: to find out by trying takes all steps. A GPU of
+        which pods hold more than there is has nothing."""
+        wanted = Counter[int]()
+        for part, number in Counter(self.parts).items():
+            place, least = self.parts.index(part), dict[int, int]()
+            fitting = [needs for suits, needs in zip(self.fits[place], self.needs[place], strict=True) if suits]
             if not fitting:
                 return False
-            if part.profile:
-                devices[self.columns[place]] += part.count
-                continue
-            milli += part.count * min(self.needs[place][0][gpu] for gpu in fitting)
-            memory += part.count * min(self.needs[place][1][gpu] for gpu in fitting)
-            units += part.count * part.units
-        return all(sum(each[column] for each in self.instances) >= count for column, count in devices.items()) and (
-            sum(self.milli) >= milli and sum(self.memory) >= memory and sum(self.units) >= units
-        )
+            for dimension, amount in (each for needs in fitting for each in needs):
+                least[dimension] = min(amount, least.get(dimension, amount))
+            for dimension, amount in least.items():
+                wanted[dimension] += number * part.count * amount
+        return all(sum(max(free, 0) for free in self.free[each]) >= amount for each, amount in wanted.items())
 
     def _place_all(self) -> bool:
         """Depth first, without recursion: a pod may ask for a thousand MIG devices, each of them a part."""
@@ -124,19 +113,15 @@ class _Search:
             self._move(part, self.chosen[part], 1)
 
     def _move(self, part: int, gpus: Sequence[int], sign: int) -> None:
-        milli, memory = self.needs[part]
         for gpu in gpus:
-            self.milli[gpu] += sign * milli[gpu]
-            self.memory[gpu] += sign * memory[gpu]
-            self.units[gpu] += sign * self.parts[part].units
-            self.containers[gpu] += sign
-            if self.columns[part] >= 0:
-                self.instances[gpu][self.columns[part]] += sign
+            for dimension, amount in self.needs[part][gpu]:
+                self.free[dimension][gpu] += sign * amount
 
     def _sets(self, part: int) -> Iterator[list[int]]:
         """The sets of GPUs that this part could have now; linked ones first, if it wants them so."""
         wanted = self.parts[part]
-        fitting = [gpu for gpu in range(len(self.milli)) if self._has_room(part, gpu)]
+        suits = zip(self.fits[part], self.needs[part], strict=True)
+        fitting = [gpu for gpu, (suits, needs) in enumerate(suits) if fits(self.free, gpu, needs, suits)]
         if wanted.count == 1 and (twin := self.twin[part]) is not None:  # of two that are alike no order is tried twice
             ranks = self.ranks[wanted]
             fitting = [gpu for gpu in fitting if ranks[gpu] >= ranks[self.chosen[twin][0]]]
@@ -148,36 +133,26 @@ class _Search:
                 return
         yield from self._choose(part, fitting)
 
-    def _has_room(self, part: int, gpu: int) -> bool:
-        if not self.fits[part][gpu]:
-            return False
-        if self.columns[part] >= 0:
-            return self.instances[gpu][self.columns[part]] > 0
-        milli, memory = self.needs[part]
-        has_units = self.units[gpu] >= self.parts[part].units and self.containers[gpu] > 0
-        return bool(has_units and self.milli[gpu] >= milli[gpu] and self.memory[gpu] >= memory[gpu])
-
     def _choose(self, part: int, gpus: Sequence[int]) -> Iterator[list[int]]:
         """As many of these GPUs as a part wants, of those that are alike always the first ones."""
         alike, ranks = dict[tuple[object, ...], list[int]](), self.ranks[self.parts[part]]
+        free = list(zip(*(self.free[dimension] for dimension in self.used), strict=True))
         for gpu in sorted(gpus, key=self._preference(part)):
-            key = (
-                self.milli[gpu], self.memory[gpu], self.units[gpu], self.containers[gpu], self.groups[gpu],
-                *self.instances[gpu], self.alike[gpu],
-            )  # fmt: skip
-            alike.setdefault(key, []).append(gpu)
+            alike.setdefault((free[gpu], self.groups[gpu], self.alike[gpu]), []).append(gpu)
         classes = [sorted(each, key=ranks.__getitem__) for each in alike.values()]
         yield from _combine(classes, self.parts[part].count)
 
     def _preference(self, part: int) -> Callable[[int], tuple[int, int, int, int]]:
         """The order of GPUs: first those with least left of its MIG profile and of larger ones; the fullest; of free
         ones those whose link group loses least."""
-        free = Counter(group for group, milli in zip(self.groups, self.milli, strict=True) if group and milli == WHOLE)
+        milli, larger = self.free[GPU_MILLI], [self.free[each] for each in self.larger[part]]
+        whole = Counter(
+            group for group, free in zip(self.groups, milli, strict=True) if group and free == MILLI_PER_GPU
+        )
 
         def order(gpu: int) -> tuple[int, int, int, int]:
-            left = sum(self.instances[gpu][column] for column in self.larger[part])
-            mates = free[self.groups[gpu]] if self.milli[gpu] == WHOLE else 0
-            return left, self.milli[gpu], mates, gpu
+            mates = whole[self.groups[gpu]] if milli[gpu] == MILLI_PER_GPU else 0
+            return sum(each[gpu] for each in larger), milli[gpu], mates, gpu
 
         return order
 
@@ -191,3 +166,9 @@ def _combine(classes: Sequence[Sequence[int]], count: int) -> Iterator[list[int]
         for number in range(min(len(first), count), -1, -1):
             for rest in _combine(others, count - number):
                 yield [*first[:number], *rest]
+
+
+def _urgency(wanted: GpuRequest, suits: Sequence[bool], needs: Sequence[Sequence[tuple[int, int]]]) -> tuple[int, int]:
+    """The part with the fewest choices first: how many GPUs it has to spare, then the largest."""
+    milli = max((amount for each in needs for dimension, amount in each if dimension == GPU_MILLI), default=0)
+    return sum(suits) - wanted.count, -milli

@@ -7,10 +7,10 @@ ask for the classes of requests: those that differ in what matters to packing.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpuplane.cluster.model.requests import ANYWHERE, WHOLE, GpuRequest, NodeRules, Request
+from gpuplane.cluster.model.requests import ANYWHERE, MILLI_PER_GPU, GpuRequest, NodeRules, Request
 
 USUAL: Mapping[Request, float] = {
-    Request(8000, 0, (GpuRequest(count=count, milli=WHOLE),)): 1.0 for count in (1, 2, 4, 8)
+    Request(8000, 0, (GpuRequest(count=count, milli=MILLI_PER_GPU),)): 1.0 for count in (1, 2, 4, 8)
 }
 """What is expected where nothing is known: whole GPUs, so that room for the large is kept from the beginning."""
 OFTEN = 0.01
@@ -55,7 +55,7 @@ class Workload:
             self._told = self._total
             self.version += 1
 
-    def classes(self, memory_mib: int = 0, unit_milli: int = WHOLE) -> dict[RequestClass, float]:
+    def classes(self, memory_mib: int = 0, unit_milli: int = MILLI_PER_GPU) -> dict[RequestClass, float]:
         """Class → its frequency; together 1. `memory_mib`, `unit_milli`: of a usual GPU, for what is asked by these.
         MIG devices count as none."""
         total, by_rules = sum(self._weights.values()), self._by_rules()
@@ -104,7 +104,7 @@ def request_class(request: Request, memory_mib: int, unit_milli: int) -> Request
 
 def _milli(wanted: GpuRequest, memory_mib: int, unit_milli: int) -> int:
     """Milli-GPU of one GPU, by its time or its memory, whichever is more; 1 at least."""
-    by_memory = wanted.memory_percent * WHOLE // 100
+    by_memory = wanted.memory_percent * MILLI_PER_GPU // 100
     if wanted.memory_mib and memory_mib:
-        by_memory = max(by_memory, -(-wanted.memory_mib * WHOLE // memory_mib))
-    return max(1, min(WHOLE, max(wanted.milli, by_memory, wanted.units * unit_milli)))
+        by_memory = max(by_memory, -(-wanted.memory_mib * MILLI_PER_GPU // memory_mib))
+    return max(1, min(MILLI_PER_GPU, max(wanted.milli, by_memory, wanted.units * unit_milli)))

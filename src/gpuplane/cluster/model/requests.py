@@ -3,13 +3,13 @@
 CPU in milli-CPU, a node's memory in bytes and a GPU's in MiB, a GPU's time and place in milli-GPU: 1000 is a whole one.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gpuplane.base.value import Value
 from gpuplane.cluster.model.nodes import Gpu
 from gpuplane.kubernetes.selectors import NodeSelector, Toleration
 
-WHOLE = 1000
+MILLI_PER_GPU = 1000
 """Milli-GPU of a GPU."""
 
 Linked = Literal["any", "preferred", "required"]
@@ -92,7 +92,7 @@ class Request(Value):
         """To compare requests by: milli-GPU, MiB of GPUs, milli-CPU. A GPU of which no part is named counts whole, and
         one of which only MiB are named by these."""
         milli = sum(
-            each.count * (each.milli or each.memory_percent * 10 or (0 if each.memory_mib else WHOLE))
+            each.count * (each.milli or each.memory_percent * 10 or (0 if each.memory_mib else MILLI_PER_GPU))
             for each in self.gpus
         )
         return milli, sum(each.count * each.memory_mib for each in self.gpus), self.cpu_milli
@@ -126,29 +126,36 @@ class Placement(Value):
         return sum(share.milli for share in self.all_shares)
 
 
-def taken_of_gpu(wanted: GpuRequest, memory_mib: Any, units: Any) -> tuple[Any, Any]:
-    """(milli-GPU, MiB) that a request takes of a GPU with so much memory and so many ids, 1 at least. All of them are
-    numbers, or arrays.
+class TakenOfGpu(NamedTuple):
+    """What a request takes of a GPU: numbers, or arrays of them for many GPUs. The fields are those of a `Share`."""
+
+    milli: Any
+    memory_mib: Any
+    profile: str = ""
+    units: int = 0
+
+
+def taken_of_gpu(wanted: GpuRequest, memory_mib: Any, units: Any) -> TakenOfGpu:
+    """What a request takes of a GPU with so much memory and so many ids, 1 at least; or of many.
 
     A part that is not asked for follows from the other, rounded down, so that shares that fill a GPU fit. Of a MIG
     device nothing is taken but the device.
     """
-    nothing = memory_mib * 0
     if wanted.profile:
-        return nothing, nothing
+        return TakenOfGpu(0, 0, wanted.profile)
     if wanted.units:
-        return WHOLE // units * wanted.units, memory_mib // units * wanted.units
-    has_none = memory_mib == 0
+        milli, memory = MILLI_PER_GPU // units * wanted.units, memory_mib // units * wanted.units
+        return TakenOfGpu(milli, memory, units=wanted.units)
+    nothing, is_unknown = memory_mib * 0, memory_mib == 0
     memory = memory_mib * wanted.memory_percent // 100 if wanted.memory_percent else nothing + wanted.memory_mib
     milli = nothing + wanted.milli
     if not wanted.milli:
-        milli = memory * WHOLE // (memory_mib + has_none) * (memory_mib > 0) + WHOLE * has_none
+        milli = memory * MILLI_PER_GPU // (memory_mib + is_unknown) * (memory_mib > 0) + MILLI_PER_GPU * is_unknown
     if not wanted.memory_mib and not wanted.memory_percent:
-        memory = memory_mib * milli // WHOLE
-    return milli, memory
+        memory = memory_mib * milli // MILLI_PER_GPU
+    return TakenOfGpu(milli, memory)
 
 
 def share_of(gpu: Gpu, place: int, wanted: GpuRequest) -> Share:
     """What a request takes of the GPU at this place of a node."""
-    milli, memory = taken_of_gpu(wanted, gpu.memory_mib, max(gpu.units, 1))
-    return Share(place, milli, memory, wanted.profile, wanted.units)
+    return Share(place, *taken_of_gpu(wanted, gpu.memory_mib, max(gpu.units, 1)))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from gpuplane.cluster.model.nodes import Gpu, Node
 from gpuplane.cluster.model.pods import Pod, UnknownParts
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Placement, Request, Share, share_of
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Placement, Request, Share, share_of
 from gpuplane.cluster.reading.nodes import ALIYUN_MEMORY, SeenNode
 from gpuplane.cluster.reading.notes import Note
 from gpuplane.cluster.reading.peers import HeldGpu
@@ -98,9 +98,9 @@ def _shares_of(seen: SeenNode, holding: Holding, place: int) -> list[Share]:
             return []
         return [Share(place, 0, 0, device.profile)] * holding.ids
     if mib := holding.memory_mib:
-        return [Share(place, mib * WHOLE // gpu.memory_mib if gpu.memory_mib else WHOLE, mib)]
+        return [Share(place, mib * MILLI_PER_GPU // gpu.memory_mib if gpu.memory_mib else MILLI_PER_GPU, mib)]
     units = min(holding.ids, gpu.units)
-    return [Share(place, WHOLE // gpu.units * units, gpu.memory_mib // gpu.units * units, units=units)]
+    return [Share(place, MILLI_PER_GPU // gpu.units * units, gpu.memory_mib // gpu.units * units, units=units)]
 
 
 def _placement(node: Node, pod: Pod, shares: Sequence[tuple[str, Share]]) -> Placement:

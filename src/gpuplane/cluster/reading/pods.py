@@ -25,7 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from gpuplane.cluster.model.pods import Pod
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, NodeRules, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, NodeRules, Request
 from gpuplane.cluster.reading.nodes import (
     ALIYUN_MEMORY,
     NODE_TAINTS,
@@ -210,7 +210,7 @@ def _aliyun_mib(there: GpusThere) -> int:
 def _gpus(amounts: Resources, there: GpusThere) -> Iterator[GpuRequest]:
     """What one container asks of GPUs; each is a part of the pod's request."""
     memory, percent = amount_of(amounts, GPU_MEMORY), min(amount_of(amounts, GPU_MEMORY_PERCENT), 100)
-    milli = min(amount_of(amounts, GPU_CORES), 100) * WHOLE // 100
+    milli = min(amount_of(amounts, GPU_CORES), 100) * MILLI_PER_GPU // 100
     if memory or percent or milli:
         count = max(_count(amounts, GPU_RESOURCE), 1)
         whole = 0 if memory else percent or 100  # all of its memory, where only cores are asked for

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from random import Random
 
 from gpuplane.cluster.model.nodes import Node
-from gpuplane.cluster.model.requests import WHOLE
+from gpuplane.cluster.model.requests import MILLI_PER_GPU
 from gpuplane.cluster.simulation.pods import TracePod
 from gpuplane.cluster.simulation.replay import Replay, capacity_milli
 from gpuplane.cluster.simulation.scenario import Scenario, arrivals
@@ -42,4 +42,4 @@ def gpus_fewer(
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if suffices(middle) else (low, middle)
-    return (whole - capacity_milli(rest(low))) / WHOLE
+    return (whole - capacity_milli(rest(low))) / MILLI_PER_GPU

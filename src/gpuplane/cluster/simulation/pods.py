@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from gpuplane.base.value import Value
-from gpuplane.cluster.model.requests import WHOLE, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
 WITHOUT_GPU, SHARED = "cpu", "shared"
 
@@ -21,7 +21,7 @@ class TracePod(Value):
 def class_of(pod: TracePod) -> str:
     """`cpu` (no GPU), `shared` (parts of GPUs), or how many GPUs: `1`, `2`, `8`."""
     count = sum(each.count for each in pod.request.gpus)
-    return WITHOUT_GPU if not count else SHARED if pod.demand_milli < WHOLE * count else str(count)
+    return WITHOUT_GPU if not count else SHARED if pod.demand_milli < MILLI_PER_GPU * count else str(count)
 
 
 def ordered(classes: Iterable[str]) -> list[str]:

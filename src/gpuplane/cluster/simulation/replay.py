@@ -14,7 +14,7 @@ from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies import make_policy
 from gpuplane.cluster.engine.workload import Workload
 from gpuplane.cluster.model.nodes import Node
-from gpuplane.cluster.model.requests import WHOLE, Placement, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, Placement, Request
 from gpuplane.cluster.simulation.fragmentation import FragmentationMeasure, typical
 from gpuplane.cluster.simulation.pods import TracePod, class_of, ordered
 from gpuplane.cluster.simulation.results import Point, Run
@@ -27,7 +27,7 @@ SAMPLES = 100
 
 def capacity_milli(nodes: Sequence[Node]) -> int:
     """Milli-GPU of the GPUs that can be given out."""
-    return sum(WHOLE for node in nodes for gpu in node.gpus if not gpu.code and not gpu.is_partitioned)
+    return sum(MILLI_PER_GPU for node in nodes for gpu in node.gpus if not gpu.code and not gpu.is_partitioned)
 
 
 def replay(nodes: Sequence[Node], pods: Sequence[TracePod], policy: str, seed: int, scenario: Scenario) -> Run:
@@ -97,7 +97,7 @@ class Replay:
             return {}, None, None
         waits = {each: self._waits[each] / count for each, count in self._by_class(self._placed).items()}
         total = sum(self._placed.values())
-        return waits, sum(self._waits.values()) / total if total else 0.0, lost / WHOLE / 3600
+        return waits, sum(self._waits.values()) / total if total else 0.0, lost / MILLI_PER_GPU / 3600
 
     def _by_class(self, counts: Counter[str]) -> dict[str, int]:
         return {each: counts[each] for each in ordered(counts)}

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuplane.base.value import Value
 from gpuplane.cluster.model.nodes import Node
-from gpuplane.cluster.model.requests import WHOLE
+from gpuplane.cluster.model.requests import MILLI_PER_GPU
 from gpuplane.cluster.simulation.pods import TracePod
 from gpuplane.cluster.simulation.replay import capacity_milli
 from gpuplane.cluster.simulation.results import (
@@ -84,7 +84,7 @@ def report(
         scenario.departures,
         scenario.queue,
         len(nodes),
-        capacity_milli(nodes) // WHOLE,
+        capacity_milli(nodes) // MILLI_PER_GPU,
         len(pods),
         tuple(run.seed for run in first),
         fewer is not None,

@@ -17,7 +17,7 @@ from typing import TypeVar
 from gpuplane.base.strict import MAX_ERRORS, InvalidInput, closest_match
 from gpuplane.base.text import format_count
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import WHOLE, GpuRequest, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Request
 from gpuplane.cluster.simulation.pods import TracePod
 
 MIB = 1 << 20
@@ -81,7 +81,7 @@ def _node(row: Mapping[str, str]) -> Node:
 
 
 def _pod(row: Mapping[str, str]) -> TracePod:
-    count, milli = _number(row, "num_gpu", MOST_GPUS), _number(row, "gpu_milli", WHOLE)
+    count, milli = _number(row, "num_gpu", MOST_GPUS), _number(row, "gpu_milli", MILLI_PER_GPU)
     if bool(count) != bool(milli):
         raise _Wrong(
             f"num_gpu is {count}, but gpu_milli is {milli}: of no GPU a pod asks for 0, of each GPU for 1 to 1000"

@@ -64,10 +64,5 @@ class Waiting:
             yield from line
 
     def _may_fit(self, row: int, request: Request) -> bool:
-        """Whether a request could fit a node; True where that is not plain."""
-        cluster = self._cluster
-        if request.cpu_milli > cluster.cpu_free[row] or request.memory_bytes > cluster.memory_free[row]:
-            return False
-        return all(
-            np.count_nonzero(cluster.milli_free[row] >= each.milli) >= each.count for each in request.kinds_of_gpus
-        )
+        """Whether a request could fit a node."""
+        return len(self._cluster.rows_with_enough(np.array([row]), request)) > 0

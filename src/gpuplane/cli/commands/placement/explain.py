@@ -1,6 +1,6 @@
 """`gpuplane placement explain`: where pods go that wait, why, and what would have to end for the others."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,43 +11,11 @@ from gpuplane.cli.kit.cluster import config, kubeconfig, read, read_config, save
 from gpuplane.cli.kit.options import json_option
 from gpuplane.cli.kit.presenter import print_result, rows_as_lines, wrapped
 from gpuplane.cli.kit.progress import progress_bar
+from gpuplane.cluster.engine.reasons import TEXTS_OF_GPUS, TEXTS_OF_NODES
 
 if TYPE_CHECKING:
     from gpuplane.cluster.answers.explain import EndShown, PodShown
 
-SAYS: Mapping[str, str] = {
-    "chosen": "is the best",
-    "worse": "would do, too",
-    "closed": "cordoned or not ready",
-    "labels": "without the labels that it wants",
-    "taint": "with a taint that it does not tolerate",
-    "no-gpus": "with too few GPUs",
-    "model": "without GPUs of the model",
-    "id": "without the GPUs that it names",
-    "resource": "without GPUs of the resource",
-    "sick": "with too few GPUs that can be given out",
-    "partitioned": "with MIG devices only",
-    "profile": "without MIG devices of the profile",
-    "too-small": "too small even when empty",
-    "not-linked": "without so many linked GPUs",
-    "no-others": "with too little of another resource that it asks for",
-    "cpu-in-use": "whose CPU is in use",
-    "memory-in-use": "whose memory is in use",
-    "others-in-use": "whose pods have all of another resource that it asks for",
-    "gpus-in-use": "whose GPUs are in use",
-}
-SAYS_OF_GPU: Mapping[str, str] = {
-    "chosen": "is the best",
-    "fits": "has room",
-    "model": "is not of the model",
-    "id": "is not one that it names",
-    "resource": "is not offered as the resource",
-    "sick": "cannot be given out",
-    "partitioned": "has MIG devices only",
-    "profile": "has no MIG device of the profile",
-    "too-small": "is too small even when free",
-    "in-use": "is in use",
-}
 NAMED = 5
 """Nodes of one reason that are named; --json has all."""
 
@@ -119,7 +87,7 @@ def _sentences(shown: "PodShown", node: str) -> Iterator[str]:
         if code != "chosen":
             names = _names(shown, code)
             more = f" and {count - NAMED} more" if count > NAMED else ""
-            yield f"  {format_count(count, 'node')} {SAYS[code]}: {', '.join(names[:NAMED])}{more}"
+            yield f"  {format_count(count, 'node')} {TEXTS_OF_NODES[code]}: {', '.join(names[:NAMED])}{more}"
     if node:
         [code] = [each.code for each in shown.nodes if each.node == node]
         yield f"  node {node} ({code}):"
@@ -127,7 +95,7 @@ def _sentences(shown: "PodShown", node: str) -> Iterator[str]:
             free = "" if each.free is None else f", {each.free} milli-GPU free"
             pods = f"; {', '.join(each.pods)}" if each.pods else ""
             is_enough = each.code == "fits" and code in ("chosen", "worse")
-            yield f"    {each.id} {SAYS['worse'] if is_enough else SAYS_OF_GPU[each.code]}{free}{pods}"
+            yield f"    {each.id} {TEXTS_OF_NODES['worse'] if is_enough else TEXTS_OF_GPUS[each.code]}{free}{pods}"
     if shown.preemption is not None:
         yield f"  with its priority it would get {_ends(shown.preemption)}"
     elif shown.ending is not None:

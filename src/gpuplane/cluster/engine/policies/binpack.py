@@ -6,7 +6,7 @@ from gpuplane.cluster.engine.arrays import Floats
 from gpuplane.cluster.engine.candidates import Candidates
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.workload import Workload
-from gpuplane.cluster.model.requests import WHOLE, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
 GPU_WEIGHT = 1000.0
 """A milli-GPU less left on the chosen GPUs counts more than all that a node's other GPUs have."""
@@ -17,7 +17,7 @@ class Binpack:
 
     sign = -1.0
     prefers_free_gpus = False
-    gpu_points = GPU_WEIGHT * WHOLE
+    gpu_points = GPU_WEIGHT * MILLI_PER_GPU
 
     def __init__(self, workload: Workload | None = None) -> None:
         """The workload does not matter."""
@@ -29,7 +29,7 @@ class Binpack:
     def score(self, cluster: Cluster, request: Request, found: Candidates) -> Floats:
         """How full the node and its GPUs are."""
         room = cluster.room[found.rows]
-        on_node = np.maximum(room, 0).sum(axis=1) / WHOLE
+        on_node = np.maximum(room, 0).sum(axis=1) / MILLI_PER_GPU
         on_gpus = found.before.sum(axis=1) if found.instances_left is None else found.instances_left
         scores: Floats = self.sign * (GPU_WEIGHT * on_gpus + on_node)
         return scores

@@ -6,7 +6,7 @@ from gpuplane.cluster.engine.arrays import Integers
 from gpuplane.cluster.engine.changes import Changes
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.workload import RequestClass, Workload
-from gpuplane.cluster.model.requests import WHOLE
+from gpuplane.cluster.model.requests import MILLI_PER_GPU
 
 CLASSES = 256
 """Classes that a policy looks at for each node and place."""
@@ -40,7 +40,7 @@ def usual_gpu(cluster: Cluster, before: tuple[int, int] | None = None) -> tuple[
     `before`."""
     memory, units = cluster.gpu_memory_mib[cluster.is_usable], cluster.unit_milli[cluster.is_usable]
     if not len(memory):
-        return 0, WHOLE
+        return 0, MILLI_PER_GPU
     return _median(memory, before and before[0]), _median(units, before and before[1])
 
 

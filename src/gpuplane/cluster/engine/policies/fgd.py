@@ -18,7 +18,7 @@ from gpuplane.cluster.engine.changes import Changes
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.policies.expected import Expected, fewest
 from gpuplane.cluster.engine.workload import RequestClass, Workload
-from gpuplane.cluster.model.requests import WHOLE, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
 POPULAR = 0.95
 """The most frequent requests that make up so much of all are the typical ones."""
@@ -70,13 +70,13 @@ class Fragmentation:
 
     def __init__(self, requests: dict[RequestClass, float], gpus: int, cpu_milli: int) -> None:
         self.of = requests, gpus, cpu_milli
-        self._most_idle, self._largest_cpu = WHOLE * max(gpus, 1), max(cpu_milli, 1)
+        self._most_idle, self._largest_cpu = MILLI_PER_GPU * max(gpus, 1), max(cpu_milli, 1)
         kinds = [each for each in requests if each.gpus]
         self._kinds = kinds
         self._cpu = np.array([each.cpu_milli for each in kinds], np.int32)
         self._frequency = np.array([requests[each] for each in kinds])
         self._enough = np.array([each.gpus for each in kinds], np.int32) << COUNT_BIT
-        milli, room = np.array([each.milli for each in kinds]), np.arange(WHOLE + 2)[:, None]
+        milli, room = np.array([each.milli for each in kinds]), np.arange(MILLI_PER_GPU + 2)[:, None]
         word = np.where(room >= milli, room + (1 << COUNT_BIT), 0).astype(np.int32)
         word[-1] = 0  # room −1: of a GPU that is not usable
         self._word = word

@@ -16,7 +16,7 @@ from gpuplane.cluster.engine.policies.expected import Expected, fewest
 from gpuplane.cluster.engine.policies.wasteprice.prices import waste_prices
 from gpuplane.cluster.engine.policies.wasteprice.slots import FIFTHS, MOST, Fifths, Slots
 from gpuplane.cluster.engine.workload import RequestClass, Workload
-from gpuplane.cluster.model.requests import WHOLE, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
 WASTE = 1e5
 """A whole GPU, in points."""
@@ -82,7 +82,7 @@ class WastePrice:
         if cluster.version < self._count_at:
             return False
         spare = MOVED * self._free_milli - abs(free_milli(cluster) - self._free_milli)
-        self._count_at = cluster.version + max(1, int(spare / (WHOLE * max(cluster.room.shape[1], 1))))
+        self._count_at = cluster.version + max(1, int(spare / (MILLI_PER_GPU * max(cluster.room.shape[1], 1))))
         return spare < 0
 
 
@@ -94,7 +94,7 @@ def free_milli(cluster: Cluster) -> int:
 def _share_demand(frequency: dict[RequestClass, float]) -> dict[int, float]:
     demand = dict[int, float]()
     for each, often in frequency.items():
-        if 0 < each.milli < WHOLE:
+        if 0 < each.milli < MILLI_PER_GPU:
             demand[each.milli] = demand.get(each.milli, 0.0) + often * each.gpus
     return demand
 
@@ -139,7 +139,7 @@ def weights(cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float]
             continue
         use = each.gpus * each.milli * count if each.gpus else each.cpu_milli * count * milli / max(cpu, 1)
         scarcity = min(SCARCEST, max(1.0, milli / max(use, 1e-9)) ** 2)
-        found[index] = frequency[each] * (WHOLE / each.milli if each.gpus else 0.5) * scarcity
+        found[index] = frequency[each] * (MILLI_PER_GPU / each.milli if each.gpus else 0.5) * scarcity
     return found
 
 
@@ -150,7 +150,10 @@ class Potential:
 
     def __init__(self, worth: Floats, slots: Slots, weights: Floats) -> None:
         self.worth, self.slots, self.weights = worth, slots, weights
-        sizes = [each.gpus * each.milli / WHOLE if each.gpus else each.cpu_milli / USUAL_CPU for each in slots.classes]
+        sizes = [
+            each.gpus * each.milli / MILLI_PER_GPU if each.gpus else each.cpu_milli / USUAL_CPU
+            for each in slots.classes
+        ]
         self._of_slot: Floats = weights * 1000 * np.array(sizes) ** EXPONENT
         self._before = np.zeros(0)  # of each node
         self._is_known = np.zeros(0, np.bool_)  # whether that is of its state now

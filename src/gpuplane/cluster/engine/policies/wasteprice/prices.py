@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from gpuplane.cluster.engine.arrays import Floats
-from gpuplane.cluster.model.requests import WHOLE
+from gpuplane.cluster.model.requests import MILLI_PER_GPU
 
 SIZES = 24
 """Different sizes that are priced; of more, the rarest are rounded up."""
@@ -24,11 +24,15 @@ def waste_prices(demand: Mapping[int, float]) -> Floats:
 
     `demand`: milli-GPU of a share, below a whole GPU → how many are asked for, in any unit.
     """
-    demand = round_up({size: number for size, number in demand.items() if 0 < size < WHOLE and number > 0})
+    demand = round_up({size: number for size, number in demand.items() if 0 < size < MILLI_PER_GPU and number > 0})
     sizes = sorted(demand)
-    worth = _fill(sizes, _duals(sizes, np.array([demand[size] for size in sizes]))) if sizes else np.zeros(WHOLE + 1)
+    worth = (
+        _fill(sizes, _duals(sizes, np.array([demand[size] for size in sizes])))
+        if sizes
+        else np.zeros(MILLI_PER_GPU + 1)
+    )
     worth = np.append(worth, 0.0)
-    worth[WHOLE] = 1.0
+    worth[MILLI_PER_GPU] = 1.0
     return worth
 
 
@@ -51,7 +55,7 @@ def round_up(demand: Mapping[int, float]) -> dict[int, float]:
 def _duals(sizes: list[int], demand: Floats) -> Floats:
     """Of min Σx_P subject to Σx_P·P ≥ demand: the revised simplex method, from the patterns of one size each. If it has
     not ended by then, not quite the best, but by which no pattern is worth more than a GPU (Farley, 1990)."""
-    basis, cost = np.diag([float(WHOLE // size) for size in sizes]), np.ones(len(sizes))
+    basis, cost = np.diag([float(MILLI_PER_GPU // size) for size in sizes]), np.ones(len(sizes))
     for _ in range(STEPS):
         prices: Floats = np.linalg.solve(basis.T, cost).astype(np.float64)
         column, column_cost = _entering(sizes, prices)
@@ -62,7 +66,7 @@ def _duals(sizes: list[int], demand: Floats) -> Floats:
         leaving = int(ratios.argmin())
         basis[:, leaving], cost[leaving] = column, column_cost
     duals: Floats = np.maximum(prices, 0.0)
-    return duals / most if (most := _fill(sizes, duals)[WHOLE]) > 1 + EPSILON else duals
+    return duals / most if (most := _fill(sizes, duals)[MILLI_PER_GPU]) > 1 + EPSILON else duals
 
 
 def _entering(sizes: list[int], prices: Floats) -> tuple[Floats | None, float]:
@@ -72,9 +76,9 @@ def _entering(sizes: list[int], prices: Floats) -> tuple[Floats | None, float]:
         column[prices.argmin()] = -1.0
         return column, 0.0
     worth = _fill(sizes, prices)
-    if worth[WHOLE] <= 1 + EPSILON:
+    if worth[MILLI_PER_GPU] <= 1 + EPSILON:
         return None, 0.0
-    left, most = WHOLE, worth.tolist()
+    left, most = MILLI_PER_GPU, worth.tolist()
     paid = [
         (index, size, price)
         for index, (size, price) in enumerate(zip(sizes, prices.tolist(), strict=True))
@@ -93,9 +97,9 @@ def _entering(sizes: list[int], prices: Floats) -> tuple[Floats | None, float]:
 
 def _fill(sizes: list[int], prices: Floats) -> Floats:
     """The most that fits into 0 to 1000 milli: the unbounded knapsack."""
-    worth = np.zeros(WHOLE + 1)
+    worth = np.zeros(MILLI_PER_GPU + 1)
     for size, price in zip(sizes, prices, strict=True):
-        while price > 0 and size <= WHOLE:  # one more of this size, then two, four: every number is such a sum
+        while price > 0 and size <= MILLI_PER_GPU:  # one more of this size, then two, four: every number is such a sum
             np.maximum(worth[size:], worth[:-size] + price, out=worth[size:])
             size, price = 2 * size, 2 * price
     return worth

@@ -15,7 +15,7 @@ from gpuplane.cluster.engine.candidates import Candidates
 from gpuplane.cluster.engine.changes import Changes
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.workload import RequestClass
-from gpuplane.cluster.model.requests import WHOLE
+from gpuplane.cluster.model.requests import MILLI_PER_GPU
 
 FIFTHS = 5
 MOST = 4000
@@ -42,9 +42,11 @@ class Slots:
         self._per_request = np.array([gpus for gpus, _ in groups[self._of_one :]], np.int32)
         self._per_milli_cpu = 1 / np.array([max(each.cpu_milli, 1) for each in self.classes], np.float32)
         self._cpu_of_most = MOST * min((max(each.cpu_milli, 1) for each in self.classes), default=1)
-        self._fitting = np.zeros((WHOLE + 2, len(sizes)), np.int16)  # by room; the last: −1, of a GPU not usable
+        self._fitting = np.zeros(
+            (MILLI_PER_GPU + 2, len(sizes)), np.int16
+        )  # by room; the last: −1, of a GPU not usable
         if sizes:
-            self._fitting[:-1] = np.arange(WHOLE + 1)[:, None] // np.array(sizes)
+            self._fitting[:-1] = np.arange(MILLI_PER_GPU + 1)[:, None] // np.array(sizes)
         self._accepts = np.zeros((0, len(self.classes)), np.int16)
         self._accepts_all = False
         self._row_accepts_all = np.zeros(0, np.bool_)
@@ -117,7 +119,7 @@ class Slots:
                 number[models] = (usable & cluster.has_model(rows, models)).sum(axis=1)
         is_open = {rules: cluster.is_open(rows, rules) for rules in {each.nodes for each in self.classes}}
         for index, each in enumerate(self.classes):
-            is_said = not each.models and (each.gpus <= 1 or each.milli > WHOLE // 2)
+            is_said = not each.models and (each.gpus <= 1 or each.milli > MILLI_PER_GPU // 2)
             has_gpus = is_said or number[each.models] >= each.gpus
             self._accepts[rows, index] = is_open[each.nodes] & has_gpus
         self._row_accepts_all[rows] = self._accepts[rows].all(axis=1)

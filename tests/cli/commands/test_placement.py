@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuplane.cli import root_command
-from gpuplane.cli.commands.placement import explain, plan
+from gpuplane.cli.commands.placement import plan
 from gpuplane.cli.kit import presenter
 from gpuplane.cluster.engine.reasons import TEXTS_OF_NODES
 from tests.cluster.reading.small import node, objects, pod

@@ -19,7 +19,7 @@ from gpuplane.cli.commands.simulate import QUEUES, SUFFIXES, command
 from gpuplane.cli.commands.simulate.output import _significant, page
 from gpuplane.cli.kit import cluster
 from gpuplane.cli.kit.presenter import print_page
-from gpuplane.cluster.simulation.plot import FORMATS, plot
+from gpuplane.cluster.simulation.plot import PLOT_SUFFIXES, plot
 from gpuplane.cluster.simulation.report import Report
 from gpuplane.cluster.simulation.scenario import Queue
 from gpuplane.cluster.simulation.workers import WorkerEnded
@@ -47,7 +47,7 @@ def document(*arguments: object) -> Any:
 
 def test_the_names_are_those_of_the_engine() -> None:
     """They are written twice so that `--help` needs no NumPy."""
-    assert SUFFIXES == FORMATS
+    assert SUFFIXES == PLOT_SUFFIXES
     assert Queue.__args__ == QUEUES  # type: ignore[attr-defined]
 
 

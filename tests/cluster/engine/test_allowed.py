@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.model.nodes import Node
-from gpuplane.cluster.model.requests import ANYWHERE, NodeRules
+from gpuplane.cluster.model.requests import NO_NODE_RULES, NodeRules
 from gpuplane.kubernetes import selectors as nodeselection
 from gpuplane.kubernetes.selectors import (
     NodeSelector,
@@ -75,8 +75,8 @@ def test_rules_allow_what_the_plain_functions_say(
     """Nodes come, are described anew, and go (a name); fewer rules and labels are kept than are asked for."""
     cluster = Cluster()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gpuplane.cluster.engine.allowed.RULES_KEPT", 2)
-        patched.setattr("gpuplane.cluster.engine.allowed.LABELS_KEPT", 1)
+        patched.setattr("gpuplane.cluster.engine.allowed.MAX_RULES", 2)
+        patched.setattr("gpuplane.cluster.engine.allowed.MAX_LABELS", 1)
         for event in history:
             if isinstance(event, Node):
                 cluster.put_node(event)
@@ -116,4 +116,4 @@ def test_values_that_are_gone_are_forgotten() -> None:
         rules = NodeRules((("beat", str(number)),))
         assert cluster.is_allowed(np.arange(2), rules).tolist() == [True, number == 0]
     assert len(cluster._allowed._labels["beat"]._numbers) < 10
-    assert cluster.is_allowed(np.arange(2), ANYWHERE).all()
+    assert cluster.is_allowed(np.arange(2), NO_NODE_RULES).all()

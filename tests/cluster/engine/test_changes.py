@@ -11,7 +11,7 @@ from gpuplane.cluster.engine.policies import POLICIES, make_policy
 from gpuplane.cluster.engine.policies.expected import usual_gpu
 from gpuplane.cluster.engine.workload import Workload
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import ANYWHERE, GpuRequest, NodeRules, Placement, Request, Share
+from gpuplane.cluster.model.requests import NO_NODE_RULES, GpuRequest, NodeRules, Placement, Request, Share
 
 GIB = 1024
 ZONE = NodeRules((("zone", "x"),))
@@ -80,7 +80,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     found, is_open = list[int](), Cluster.is_open
 
     def counted(
-        self: Cluster, rows: Integers, rules: NodeRules = ANYWHERE, models: frozenset[str] = frozenset()
+        self: Cluster, rows: Integers, rules: NodeRules = NO_NODE_RULES, models: frozenset[str] = frozenset()
     ) -> Booleans:
         found.append(len(rows))
         return is_open(self, rows, rules, models)

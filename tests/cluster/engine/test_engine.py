@@ -18,7 +18,15 @@ from gpuplane.cluster.engine.policies.policy import Policy, Pricing
 from gpuplane.cluster.engine.policies.wasteprice.policy import Potential
 from gpuplane.cluster.engine.policies.wasteprice.slots import Slots
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import ANYWHERE, MILLI_PER_GPU, GpuRequest, NodeRules, Placement, Request, Share
+from gpuplane.cluster.model.requests import (
+    MILLI_PER_GPU,
+    NO_NODE_RULES,
+    GpuRequest,
+    NodeRules,
+    Placement,
+    Request,
+    Share,
+)
 from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
 
 GIB = 1024
@@ -225,7 +233,7 @@ class Repriced(Binpack):
 
 def test_no_decision_pays_for_new_prices_of_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     """By new prices it looks at the nodes that were best by the old ones, and at as many others in turn."""
-    monkeypatch.setattr("gpuplane.cluster.engine.engine.AT_ONCE", 2)
+    monkeypatch.setattr("gpuplane.cluster.engine.engine.ROWS_PER_REPRICING", 2)
     policy, wanted = Repriced(), request(0, milli=250)
     cluster = Cluster([node(f"{index:02}", 1) for index in range(12)])
     for index in range(1, 12):
@@ -240,7 +248,7 @@ def test_no_decision_pays_for_new_prices_of_everything(monkeypatch: pytest.Monke
 
 
 def test_what_is_known_is_full_and_others_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuplane.cluster.engine.engine.AT_ONCE", 1)
+    monkeypatch.setattr("gpuplane.cluster.engine.engine.ROWS_PER_REPRICING", 1)
     policy = Repriced()
     engine = Engine(Cluster([node(str(index), 1) for index in range(5)]), policy)
     wanted = request(0, milli=MILLI_PER_GPU)
@@ -271,7 +279,7 @@ class Scored(Binpack):
 @pytest.mark.parametrize("at_once", [1, 150])
 def test_linked_gpus_go_before_others_and_scores_stay_true(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of places that are not linked, too, the better one is taken, however little it is better."""
-    monkeypatch.setattr("gpuplane.cluster.engine.engine.AT_ONCE", at_once)
+    monkeypatch.setattr("gpuplane.cluster.engine.engine.ROWS_PER_REPRICING", at_once)
     cluster = Cluster([node("a"), node("b"), node("c", link_group=1), node("d", link_group=1)])
     policy, pair, points = Scored(), request(milli=1000, count=2), {"a": 5.0, "b": 5.0 + 1e-9, "c": -3.0, "d": -3.5}
     engine = Engine(cluster, policy)
@@ -291,8 +299,8 @@ def test_rows_score_the_same_whichever_are_scored_together(policy: str, monkeypa
     requests = request(milli=300), request(milli=1000, count=2), request()
     engines = list[Engine]()
     for rows in (3, 4096):
-        monkeypatch.setattr("gpuplane.cluster.engine.engine.TOGETHER", rows)
-        monkeypatch.setattr("gpuplane.cluster.engine.policies.wasteprice.slots.TOGETHER", rows)
+        monkeypatch.setattr("gpuplane.cluster.engine.engine.ROWS_PER_BATCH", rows)
+        monkeypatch.setattr("gpuplane.cluster.engine.policies.wasteprice.slots.NODES_PER_BATCH", rows)
         engines.append(engine := Engine(cluster, make_policy(policy)))
         for each in requests:
             engine.scores(each)
@@ -314,7 +322,7 @@ WANTED = st.builds(
 ])  # fmt: skip
 TAINT = Taint("gpu", "NoSchedule")
 RULES = (
-    ANYWHERE,
+    NO_NODE_RULES,
     NodeRules((("zone", "x"),)),
     NodeRules(tolerations=(Toleration("gpu", "Exists"),)),
     NodeRules((), NodeSelector((NodeSelectorTerm((Requirement("zone", "NotIn", ("x",)),)),))),
@@ -352,7 +360,7 @@ def test_kept_scores_are_those_of_a_new_engine(data: st.DataObject, policy: str,
     """After any history, of nodes too. What was taken is free again at the end, and nothing more. Where fewer rows are
     looked at than there are, another place may be chosen; where there is one, one is found."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gpuplane.cluster.engine.engine.AT_ONCE", at_once)
+        patched.setattr("gpuplane.cluster.engine.engine.ROWS_PER_REPRICING", at_once)
         _play_a_history(data, policy, is_exact=at_once > 1)
 
 

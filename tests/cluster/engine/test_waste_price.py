@@ -16,14 +16,14 @@ from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
 from gpuplane.cluster.engine.policies.wasteprice.policy import (
-    EXPONENT,
+    POINTS_PER_WASTED_GPU,
+    SLOTS_EXPONENT,
     USUAL_CPU,
-    WASTE,
     merge_alike,
     weights,
     with_large,
 )
-from gpuplane.cluster.engine.policies.wasteprice.prices import SIZES, round_up, waste_prices
+from gpuplane.cluster.engine.policies.wasteprice.prices import MAX_SIZES, round_up, waste_prices
 from gpuplane.cluster.engine.policies.wasteprice.slots import Slots
 from gpuplane.cluster.engine.workload import RequestClass, Workload
 from gpuplane.cluster.model.nodes import Gpu, Node
@@ -79,9 +79,9 @@ MANY = st.dictionaries(st.integers(1, 999), st.integers(1, 50), max_size=200)
 def test_of_many_sizes_the_rare_ones_are_rounded_up(demand: dict[int, int]) -> None:
     """The simplex method would take seconds for some fifty odd ones. Nobody gets less than is asked for."""
     found = round_up(demand)
-    most = sorted(demand, key=lambda size: (-size * demand[size], size))[: SIZES // 2]
+    most = sorted(demand, key=lambda size: (-size * demand[size], size))[: MAX_SIZES // 2]
 
-    assert len(found) <= SIZES
+    assert len(found) <= MAX_SIZES
     assert found.keys() <= demand.keys()
     assert sum(found.values()) == sum(demand.values())
     assert all(found[size] >= demand[size] for size in most)
@@ -89,14 +89,14 @@ def test_of_many_sizes_the_rare_ones_are_rounded_up(demand: dict[int, int]) -> N
         assert sum(number for size, number in found.items() if size >= least) >= sum(
             number for size, number in demand.items() if size >= least
         )
-    if len(demand) <= SIZES:
+    if len(demand) <= MAX_SIZES:
         assert found == demand
 
 
 @given(MANY, st.integers(1, 12))
 def test_prices_whose_search_ends_early_are_feasible(demand: dict[int, int], steps: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gpuplane.cluster.engine.policies.wasteprice.prices.STEPS", steps)
+        patched.setattr("gpuplane.cluster.engine.policies.wasteprice.prices.MAX_SIMPLEX_STEPS", steps)
         worth = waste_prices(demand)
 
     assert (np.diff(worth[:1001]) >= -1e-9).all()
@@ -152,7 +152,7 @@ def slots_of(each: RequestClass, cpu: int, model: str, gpus: list[int]) -> float
 
 def worth_of(each: RequestClass, slots: float) -> float:
     size = each.gpus * each.milli / 1000 if each.gpus else each.cpu_milli / USUAL_CPU
-    return float(1000 * (slots * size) ** EXPONENT)
+    return float(1000 * (slots * size) ** SLOTS_EXPONENT)
 
 
 def request_of(each: RequestClass) -> Request:
@@ -186,7 +186,9 @@ def test_scores_are_as_defined(demand: dict[RequestClass, int], data: st.DataObj
             after = list(before)
             for gpu in found.gpus[index]:
                 after[gpu] -= each.milli
-            expected = WASTE * (sum(worth[free] for free in after) - sum(worth[free] for free in before))
+            expected = POINTS_PER_WASTED_GPU * (
+                sum(worth[free] for free in after) - sum(worth[free] for free in before)
+            )
             for kind in demand:
                 left = slots_of(kind, cpu - each.cpu_milli, model, after)
                 expected += weight[kind] * (worth_of(kind, left) - worth_of(kind, slots_of(kind, cpu, model, before)))

@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.cluster.engine.cluster import Cluster
-from gpuplane.cluster.engine.policies.expected import CLASSES, fewest
+from gpuplane.cluster.engine.policies.expected import MAX_CLASSES, fewest
 from gpuplane.cluster.engine.policies.fgd import typical
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
-from gpuplane.cluster.engine.workload import REQUESTS, RequestClass, Workload
+from gpuplane.cluster.engine.workload import MAX_REQUESTS, RequestClass, Workload
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.model.requests import ANYWHERE, GpuRequest, NodeRules, Request
+from gpuplane.cluster.model.requests import NO_NODE_RULES, GpuRequest, NodeRules, Request
 
 ANY = frozenset[str]()
 T4 = frozenset({"T4"})
@@ -23,7 +23,7 @@ MANY = st.dictionaries(
         st.integers(0, 3),
         st.sampled_from([100, 500, 1000]),
         st.sampled_from([ANY, T4]),
-        st.sampled_from([ANYWHERE, ZONE]),
+        st.sampled_from([NO_NODE_RULES, ZONE]),
     ),
     st.integers(1, 20).map(float),
     min_size=1,
@@ -34,7 +34,7 @@ MANY = st.dictionaries(
 @given(MANY, st.integers(4, 20))
 def test_the_most_frequent_classes_stay_and_all_count(frequency: dict[RequestClass, float], most: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gpuplane.cluster.engine.policies.expected.CLASSES", most)
+        patched.setattr("gpuplane.cluster.engine.policies.expected.MAX_CLASSES", most)
         found = fewest(frequency)
 
     assert found.keys() <= frequency.keys()
@@ -51,7 +51,7 @@ def test_the_most_frequent_classes_stay_and_all_count(frequency: dict[RequestCla
 
 
 def test_a_rare_class_counts_as_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuplane.cluster.engine.policies.expected.CLASSES", 5)
+    monkeypatch.setattr("gpuplane.cluster.engine.policies.expected.MAX_CLASSES", 5)
     share, larger = RequestClass(1000, 1, 200, ANY), RequestClass(8000, 1, 600, ANY)
     t4, in_zone, two = RequestClass(1000, 1, 200, T4), RequestClass(1000, 1, 200, ANY, ZONE), RequestClass(1, 2, 9, ANY)
     rare = {
@@ -70,12 +70,12 @@ def test_a_workload_of_very_many_requests_remembers_the_frequent_ones() -> None:
     """As where each pod names its node: rules that are rare count as none, and what came once is forgotten first."""
     often, in_zone = Request(1000, 5, (GpuRequest(milli=500),)), Request(3000, 0, (GpuRequest(milli=1000),), ZONE)
     workload = Workload({})
-    for number in range(3 * REQUESTS):
+    for number in range(3 * MAX_REQUESTS):
         workload.arrive(Request(2000, number, (GpuRequest(milli=200),), NodeRules((("job", str(number)),))))
         workload.arrive(often)
         workload.arrive(Request(number, 0, ()))
         workload.arrive(in_zone)
-        assert len(workload._weights) <= REQUESTS
+        assert len(workload._weights) <= MAX_REQUESTS
     classes = workload.classes()
     once = sum(number for each, number in classes.items() if not each.gpus)
 
@@ -94,6 +94,6 @@ def test_policies_look_at_a_bounded_number_of_classes() -> None:
     policy = WastePrice(workload)
     policy.refresh(Cluster([Node("a", 64000, 0, (Gpu("a"),) * 8)]))
 
-    assert len(policy.frequency) == len(policy._slots.classes) == len(typical(workload.classes())) == CLASSES
+    assert len(policy.frequency) == len(policy._slots.classes) == len(typical(workload.classes())) == MAX_CLASSES
     assert sum(policy.frequency.values()) == pytest.approx(1)
     assert sum(typical(workload.classes()).values()) == pytest.approx(1)

@@ -16,7 +16,7 @@ AMOUNTS = [each.name for each in fields(GpuRequest) if each.type is int and each
 def test_what_asks_for_another_amount_asks_not_for_milli_alone(amount: str) -> None:
     """The engine has a shorter way for milli-GPU alone, which looks at no other amount."""
     assert GpuRequest(milli=500).asks_milli_alone
-    assert not GpuRequest(milli=500, **{amount: 1}).asks_milli_alone
+    assert not GpuRequest(milli=500).but(**{amount: 1}).asks_milli_alone
 
 
 @given(

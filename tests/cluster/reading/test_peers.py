@@ -14,9 +14,9 @@ from gpuplane.cluster.model.nodes import Gpu
 from gpuplane.cluster.reading.cluster import SeenCluster
 from gpuplane.cluster.reading.listing import read_saved
 from gpuplane.cluster.reading.peers import (
-    ALIYUN_PLACE,
-    ALLOCATED,
-    REGISTERED,
+    ALIYUN_INDEX_ANNOTATION,
+    HAMI_ALLOCATION_ANNOTATION,
+    HAMI_DEVICES_ANNOTATION,
     HeldGpu,
     held_gpus,
     registered_gpus,
@@ -52,26 +52,26 @@ def test_the_gpus_that_hami_has_registered() -> None:
     ],
 )  # fmt: skip
 def test_what_hami_has_not_registered(text: str, ids: int) -> None:
-    with pytest.raises(ValueError, match=REGISTERED):
+    with pytest.raises(ValueError, match=HAMI_DEVICES_ANNOTATION):
         registered_gpus(text, ids)
 
 
 @pytest.mark.parametrize(
     ("annotations", "held"),
     [
-        ({ALLOCATED: f"{A},NVIDIA,3000,30:;"}, (C.but(id=A, memory_mib=3000, milli=300),)),
-        ({ALLOCATED: f"{A},NVIDIA,3000,0:{B},NVIDIA,3000,0:;"},
+        ({HAMI_ALLOCATION_ANNOTATION: f"{A},NVIDIA,3000,30:;"}, (C.but(id=A, memory_mib=3000, milli=300),)),
+        ({HAMI_ALLOCATION_ANNOTATION: f"{A},NVIDIA,3000,0:{B},NVIDIA,3000,0:;"},
          (C.but(id=A, memory_mib=3000), C.but(id=B, memory_mib=3000))),
-        ({ALLOCATED: f";{B},NVIDIA,3000,500:;"}, (C.but(id=B, memory_mib=3000, milli=1000),)),
-        ({ALLOCATED: f"{A},NVIDIA,1,0:;{B},NVIDIA,2,0:;"},
+        ({HAMI_ALLOCATION_ANNOTATION: f";{B},NVIDIA,3000,500:;"}, (C.but(id=B, memory_mib=3000, milli=1000),)),
+        ({HAMI_ALLOCATION_ANNOTATION: f"{A},NVIDIA,1,0:;{B},NVIDIA,2,0:;"},
          (HeldGpu(A, -1, 1, container="i", is_before=True), C.but(id=B, memory_mib=2))),
-        ({ALLOCATED: f"{A},NVIDIA,1,0:;;;"}, (HeldGpu(A, -1, 1),)),
-        ({ALLOCATED: f"{A}[1-0],NVIDIA,3000,0:;"}, (C.but(id=A, memory_mib=3000),)),
-        ({ALLOCATED: f"{A},NVIDIA,3000:;"}, ()),
-        ({ALLOCATED: f"{A},NVIDIA,-1,0:;"}, ()),
-        ({ALLOCATED: f"{A},NVIDIA,{10**30},0:;"}, ()),
-        ({ALIYUN_PLACE: "3"}, (HeldGpu("", 3),)),
-        ({ALIYUN_PLACE: "-1"}, ()),
+        ({HAMI_ALLOCATION_ANNOTATION: f"{A},NVIDIA,1,0:;;;"}, (HeldGpu(A, -1, 1),)),
+        ({HAMI_ALLOCATION_ANNOTATION: f"{A}[1-0],NVIDIA,3000,0:;"}, (C.but(id=A, memory_mib=3000),)),
+        ({HAMI_ALLOCATION_ANNOTATION: f"{A},NVIDIA,3000:;"}, ()),
+        ({HAMI_ALLOCATION_ANNOTATION: f"{A},NVIDIA,-1,0:;"}, ()),
+        ({HAMI_ALLOCATION_ANNOTATION: f"{A},NVIDIA,{10**30},0:;"}, ()),
+        ({ALIYUN_INDEX_ANNOTATION: "3"}, (HeldGpu("", 3),)),
+        ({ALIYUN_INDEX_ANNOTATION: "-1"}, ()),
         ({}, ()),
     ],
 )  # fmt: skip
@@ -89,7 +89,7 @@ def read(*items: dict[str, Any]) -> SeenCluster:
 
 def of_hami(ids: str = "20") -> dict[str, Any]:
     found = node("n0")
-    found["metadata"]["annotations"] = {REGISTERED: json.dumps(DEVICES)}
+    found["metadata"]["annotations"] = {HAMI_DEVICES_ANNOTATION: json.dumps(DEVICES)}
     found["status"] = {"capacity": {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": ids}}
     return found
 
@@ -104,8 +104,8 @@ def annotated(name: str, limits: dict[str, str], **annotations: str) -> dict[str
 def test_pods_of_hami_are_where_it_has_put_them() -> None:
     """Two on the second GPU, though they would fit the first; who asks for no memory has all of a GPU."""
     shared = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192", "nvidia.com/gpucores": "20"}
-    pods = [annotated(name, shared, **{ALLOCATED: f"{B},NVIDIA,8192,20:;"}) for name in ("a", "b")]
-    whole = annotated("whole", {"nvidia.com/gpu": "1"}, **{ALLOCATED: f"{A},NVIDIA,81920,100:;"})
+    pods = [annotated(name, shared, **{HAMI_ALLOCATION_ANNOTATION: f"{B},NVIDIA,8192,20:;"}) for name in ("a", "b")]
+    whole = annotated("whole", {"nvidia.com/gpu": "1"}, **{HAMI_ALLOCATION_ANNOTATION: f"{A},NVIDIA,81920,100:;"})
     found = read(of_hami(), *pods, whole)
     cluster = build(found)
 
@@ -117,7 +117,7 @@ def test_pods_of_hami_are_where_it_has_put_them() -> None:
 
 def test_what_hami_gives_by_default_is_what_a_pod_has() -> None:
     """Its `defaultMem` is not in the pod's resources, but in its annotation."""
-    small = annotated("a", {"nvidia.com/gpu": "1"}, **{ALLOCATED: f"{B},NVIDIA,8192,0:;"})
+    small = annotated("a", {"nvidia.com/gpu": "1"}, **{HAMI_ALLOCATION_ANNOTATION: f"{B},NVIDIA,8192,0:;"})
     found = read(of_hami(), small)
 
     assert found.notes == ()
@@ -128,7 +128,7 @@ def test_what_hami_gives_by_default_is_what_a_pod_has() -> None:
 def test_hami_splits_a_gpu_no_further_than_it_has_registered() -> None:
     """Whatever is left of it (pkg/device/nvidia/fit_checks.go, checkCardTimeSlicing)."""
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "1024"}
-    pods = [annotated(f"p{n}", limits, **{ALLOCATED: f"{A},NVIDIA,1024,0:;"}) for n in range(10)]
+    pods = [annotated(f"p{n}", limits, **{HAMI_ALLOCATION_ANNOTATION: f"{A},NVIDIA,1024,0:;"}) for n in range(10)]
     waits = annotated("waits", limits, **{"nvidia.com/use-gpuuuid": A})
     waits["spec"]["nodeName"] = ""
 
@@ -169,7 +169,7 @@ def test_a_pod_of_hami_goes_to_nodes_of_hami_alone() -> None:
 )
 def test_init_containers_of_hami_count_as_far_as_they_have_more(text: str, free: list[int]) -> None:
     """Of each GPU the most that is used at once (pkg/scheduler/score.go, applyPeakUsage)."""
-    shared = annotated("a", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}, **{ALLOCATED: text})
+    shared = annotated("a", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}, **{HAMI_ALLOCATION_ANNOTATION: text})
     limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8192"}
     shared["spec"]["initContainers"] = [{"name": "i", "resources": {"limits": limits}}]
     found = read(of_hami(), shared)
@@ -180,7 +180,11 @@ def test_init_containers_of_hami_count_as_far_as_they_have_more(text: str, free:
 
 def test_a_pod_of_hami_has_the_gpus_that_are_told_and_others_are_assumed() -> None:
     """One container has two different ones."""
-    both = annotated("a", {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"}, **{ALLOCATED: f"{B},NVIDIA,4096,0:;"})
+    both = annotated(
+        "a",
+        {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "4096"},
+        **{HAMI_ALLOCATION_ANNOTATION: f"{B},NVIDIA,4096,0:;"},
+    )
     found = read(of_hami(), both)
 
     assert [each.code for each in found.notes] == ["held-assumed"]
@@ -195,7 +199,9 @@ def test_what_hami_says_of_another_plugin_s_node_is_noted() -> None:
 
 
 def test_a_pod_that_has_a_gpu_nobody_knows_counts_where_it_fits() -> None:
-    stranger = annotated("a", {"nvidia.com/gpumem": "8192"}, **{ALLOCATED: "GPU-other,NVIDIA,8192,0:;"})
+    stranger = annotated(
+        "a", {"nvidia.com/gpumem": "8192"}, **{HAMI_ALLOCATION_ANNOTATION: "GPU-other,NVIDIA,8192,0:;"}
+    )
     found = read(of_hami(), stranger)
 
     assert [each.is_assumed for each in found.pods] == [True]
@@ -208,7 +214,7 @@ def test_pods_of_gpushare_are_on_the_gpu_of_their_annotation() -> None:
     shared["status"] = {
         "capacity": {"cpu": "64", "pods": "110", "aliyun.com/gpu-mem": "30", "aliyun.com/gpu-count": "2"}
     }
-    first = annotated("a", {"aliyun.com/gpu-mem": "4"}, **{ALIYUN_PLACE: "1"})
+    first = annotated("a", {"aliyun.com/gpu-mem": "4"}, **{ALIYUN_INDEX_ANNOTATION: "1"})
     first["spec"]["containers"].append({"name": "d", "resources": {"limits": {"aliyun.com/gpu-mem": "2"}}})
     found = read(shared, first)
 

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from gpuplane.cluster.model.pods import Pod
-from gpuplane.cluster.model.requests import ANYWHERE, GpuRequest, NodeRules
-from gpuplane.cluster.reading.pods import NO_SUCH, GpusThere, read_pod
+from gpuplane.cluster.model.requests import NO_NODE_RULES, GpuRequest, NodeRules
+from gpuplane.cluster.reading.pods import NO_SUCH_GPU, GpusThere, read_pod
 from gpuplane.kubernetes.objects import ApiPod, Container, ObjectMetadata, PodSpec, ResourceRequirements
 from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement, Toleration
 
@@ -214,10 +214,10 @@ def test_containers_have_memory_of_one_gpu_of_gpushare_together(resources: dict[
         ({"nvidia.com/nouse-gputype": "A100"}, {"Tesla-T4"}, set()),
         ({"nvidia.com/use-gputype": "NVIDIA-Tesla T4"}, {"Tesla-T4"}, set()),
         ({"nvidia.com/nouse-gputype": "NVIDIA-NVIDIA A100-SXM4-80GB"}, {"Tesla-T4"}, set()),
-        ({"nvidia.com/use-gputype": "H100"}, {NO_SUCH}, set()),
+        ({"nvidia.com/use-gputype": "H100"}, {NO_SUCH_GPU}, set()),
         ({"nvidia.com/use-gpuuuid": "GPU-1"}, set(), {"GPU-1"}),
         ({"nvidia.com/nouse-gpuuuid": "GPU-1"}, set(), {"GPU-0"}),
-        ({"nvidia.com/use-gpuuuid": "GPU-1", "nvidia.com/nouse-gpuuuid": "GPU-1"}, set(), {NO_SUCH}),
+        ({"nvidia.com/use-gpuuuid": "GPU-1", "nvidia.com/nouse-gpuuuid": "GPU-1"}, set(), {NO_SUCH_GPU}),
     ],
 )
 def test_annotations_of_hami_choose_among_gpus(annotations: dict[str, str], models: set[str], ids: set[str]) -> None:
@@ -264,7 +264,7 @@ def test_where_a_pod_may_go() -> None:
         NodeSelector((NodeSelectorTerm((Requirement("m", "In", ("A", "B")),)),)),
         (Toleration("nvidia.com/gpu", "Exists", "", "NoSchedule"),),
     )
-    assert read_spec({"containers": [gpus()], "tolerations": [usual]}).request.nodes == ANYWHERE
+    assert read_spec({"containers": [gpus()], "tolerations": [usual]}).request.nodes == NO_NODE_RULES
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuplane.cluster.simulation.scenario import TURNOVER, Impossible, Scenario, arrivals
+from gpuplane.cluster.simulation.scenario import ARRIVALS_PER_RUNNING_POD, Impossible, Scenario, arrivals
 from tests.cluster.simulation.small import pod, some_pods
 
 SEEDS = st.integers(0, 1000)
@@ -47,7 +47,7 @@ def test_with_departures_as_much_runs_at_the_end_as_is_wanted(seed: int) -> None
 
     assert running(found.interval) <= target
     assert running(found.interval * (1 - 1e-9)) > target
-    assert sum(each.demand_milli for each in found.pods) > (TURNOVER - 1) * target
+    assert sum(each.demand_milli for each in found.pods) > (ARRIVALS_PER_RUNNING_POD - 1) * target
 
 
 @pytest.mark.parametrize(

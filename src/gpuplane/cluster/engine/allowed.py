@@ -19,9 +19,9 @@ from gpuplane.kubernetes.selectors import NodeSelectorTerm, Requirement, Taint, 
 
 What = TypeVar("What")
 
-RULES_KEPT = 512
+MAX_RULES = 512
 """Rules whose nodes are kept; those that were asked for longest ago go."""
-LABELS_KEPT = 64
+MAX_LABELS = 64
 """Labels whose values are kept; those that were asked for longest ago go."""
 
 
@@ -41,7 +41,7 @@ class Allowed:
             found, rows = with_rows(found, len(cluster.nodes)), cluster.rows_described_since(version)
             found[rows] = self._decide(cluster, rows, rules)
         self._rules[rules] = cluster.version, found
-        if len(self._rules) > RULES_KEPT:
+        if len(self._rules) > MAX_RULES:
             self._rules.popitem(last=False)
         return found
 
@@ -73,7 +73,7 @@ class Allowed:
         if values is None:
             values = _Values(lambda node: node.labels.get(key))
         self._labels[key] = values
-        if len(self._labels) > LABELS_KEPT:
+        if len(self._labels) > MAX_LABELS:
             self._labels.popitem(last=False)
         return _meet(values, cluster, rows, requirement)
 

@@ -14,7 +14,7 @@ import numpy as np
 from gpuplane.cluster.engine.allowed import Allowed
 from gpuplane.cluster.engine.arrays import Booleans, Integers
 from gpuplane.cluster.engine.dimensions import (
-    ABSENT,
+    ABSENT_RESOURCE,
     GPU_DIMENSIONS,
     GPU_MEMORY,
     GPU_UNITS,
@@ -26,7 +26,7 @@ from gpuplane.cluster.engine.dimensions import (
 from gpuplane.cluster.engine.inventory import Inventory
 from gpuplane.cluster.model.nodes import Node
 from gpuplane.cluster.model.requests import (
-    ANYWHERE,
+    NO_NODE_RULES,
     GpuRequest,
     NodeRules,
     Placement,
@@ -39,7 +39,7 @@ from gpuplane.cluster.model.requests import (
 _Move = tuple[int, Integers, Integers, int | tuple[int, int], int]
 """Of one dimension, of nodes or of GPUs: what is free and what there is, the place in both arrays, and the amount."""
 
-LEAST_FREE = -(1 << 62)
+MIN_FREE = -(1 << 62)
 """That is free of anything, however much pods hold."""
 _NODE_FIELDS = [attrgetter(each.field) for each in NODE_DIMENSIONS]
 
@@ -138,7 +138,7 @@ class Cluster(Inventory):
         """What a request takes of a node by dimension. What it asks nothing of may be held beyond what there is
         (kube-scheduler, noderesources/fit.go)."""
         needs = [(place, amount) for place, field in enumerate(_NODE_FIELDS) if (amount := field(request))]
-        needs += [(self.others.get(name, ABSENT), amount) for name, amount in request.others if amount]
+        needs += [(self.others.get(name, ABSENT_RESOURCE), amount) for name, amount in request.others if amount]
         return needs
 
     def fits(self, rows: Integers, wanted: GpuRequest) -> Booleans:
@@ -172,7 +172,7 @@ class Cluster(Inventory):
     def has_room(self, rows: Integers, request: Request) -> Booleans:
         """Which of these rows take pods, and have what a request takes of a node; by its rules, too."""
         found: Booleans = fits(self.node_free, rows, self.node_needs(request), self.is_schedulable[rows])
-        if self.has_taints or request.nodes != ANYWHERE:
+        if self.has_taints or request.nodes != NO_NODE_RULES:
             found = found & self.is_allowed(rows, request.nodes)
         return found
 
@@ -216,7 +216,7 @@ class Cluster(Inventory):
                 verb = "taken" if sign < 0 else "given back"
                 raise OverCommitted(f"node {placement.node}: {amount} {unit} cannot be {verb}, {free[place]} are free")
         for left, (_, free, _, place, _) in zip(after, moves, strict=True):
-            free[place] = max(left, LEAST_FREE)
+            free[place] = max(left, MIN_FREE)
         for gpu in {share.gpu for share in placement.all_shares}:
             self.room[row, gpu] = self.room_after(row, gpu)
         self.log(row)

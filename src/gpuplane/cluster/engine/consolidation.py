@@ -20,11 +20,11 @@ from gpuplane.cluster.engine.policies.wasteprice import WastePrice
 from gpuplane.cluster.engine.usable import Usable
 from gpuplane.cluster.model.requests import MILLI_PER_GPU, Placement, Request
 
-MOST_TOGETHER = 8
+MAX_PODS_PER_STEP = 8
 """Pods that are tried as one step."""
-ERROR = 1e-9
+GAIN_ERROR = 1e-9
 """GPUs by which sums of gains may be wrong."""
-LEAST = 0.1
+MIN_GAIN = 0.1
 """GPUs that a move has to make usable: for less no pod should start again."""
 
 
@@ -88,7 +88,7 @@ class _Planner:
 
     def _make_steps(self, most: int) -> list[int]:
         """Try all steps, and make those that gain, the best first. Gives the moves of each that are too many."""
-        queue = [(-gain, pods) for pods in self._steps() if (gain := self._gain(pods)) > LEAST]
+        queue = [(-gain, pods) for pods in self._steps() if (gain := self._gain(pods)) > MIN_GAIN]
         heapq.heapify(queue)
         seen = dict.fromkeys((pods for _, pods in queue), len(self.moves))  # how many moves were made when it was tried
         left_out = list[int]()
@@ -101,7 +101,7 @@ class _Planner:
                 continue
             if seen[pods] != len(self.moves):  # something has moved since: what is it worth now?
                 gain, seen[pods] = self._gain(pods), len(self.moves)
-                if gain > LEAST:
+                if gain > MIN_GAIN:
                     heapq.heappush(queue, (-gain, pods))
                 continue
             self._make(pods)
@@ -124,7 +124,7 @@ class _Planner:
                 found[frozenset(gpus[gpu])] = None
                 if any(free % count == 0 for count in self.counts):
                     found[frozenset(together)] = None
-        yield from (tuple(sorted(pods)) for pods in found if 2 <= len(pods) <= MOST_TOGETHER)
+        yield from (tuple(sorted(pods)) for pods in found if 2 <= len(pods) <= MAX_PODS_PER_STEP)
 
     def _gain(self, pods: Sequence[str]) -> float:
         """What moving them adds, for each that moves; the cluster is left as it was."""
@@ -170,7 +170,7 @@ class _Planner:
             self.cluster.give_back(pod.request, pod.placement)
         taken = self._take(pod.request, goes)
         assert taken is not None
-        if stays is None or taken < stays - ERROR:
+        if stays is None or taken < stays - GAIN_ERROR:
             return goes, taken
         self.cluster.give_back(pod.request, goes)
         self.cluster.take(pod.request, pod.placement)

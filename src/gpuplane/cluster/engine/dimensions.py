@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gpuplane.cluster.model.nodes import Gpu
 from gpuplane.cluster.model.requests import MILLI_PER_GPU
 
-UNLIMITED = 1 << 60
+UNLIMITED_AMOUNT = 1 << 60
 """As much of a dimension as anybody likes."""
 Needs = Sequence[tuple[int, Any]]
 """(the dimension, as its place among the arrays; how much of it is needed), of those of which anything is."""
@@ -34,7 +34,7 @@ NODE_DIMENSIONS = (
     NodeDimension("memory_bytes", "bytes of memory", "memory-in-use", "whose memory is in use"),
 )
 CPU, MEMORY = range(2)
-ABSENT = len(NODE_DIMENSIONS)
+ABSENT_RESOURCE = len(NODE_DIMENSIONS)
 """The dimension of other resources that no node has: nothing of it is free."""
 OTHERS_IN_USE = "others-in-use"
 
@@ -52,7 +52,7 @@ class GpuDimension(NamedTuple):
 def _milli_in_memory(free: Any, memory: Any) -> Any:
     """Rounded as `taken_of_gpu` does it; a GPU whose memory nobody knows has room for any number."""
     is_unknown = memory == 0
-    return ((free + 1) * MILLI_PER_GPU - 1) // (memory + is_unknown) + UNLIMITED * is_unknown
+    return ((free + 1) * MILLI_PER_GPU - 1) // (memory + is_unknown) + UNLIMITED_AMOUNT * is_unknown
 
 
 GPU_DIMENSIONS = (
@@ -61,7 +61,7 @@ GPU_DIMENSIONS = (
     GpuDimension("ids of a GPU", attrgetter("units"), attrgetter("units")),
     GpuDimension(
         "shares of a GPU",
-        lambda gpu: gpu.containers or UNLIMITED,
+        lambda gpu: gpu.containers or UNLIMITED_AMOUNT,
         lambda share: 1,
         lambda free, _: MILLI_PER_GPU * (free > 0),
     ),

@@ -18,11 +18,11 @@ from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.policies.policy import Policy, Pricing
 from gpuplane.cluster.model.requests import Placement, Request, share_of
 
-KEPT = 512
+MAX_RANKINGS = 512
 """Requests whose scores are kept; the one that was asked for longest ago goes."""
-AT_ONCE = 150
+ROWS_PER_REPRICING = 150
 """Rows that a decision looks at by new prices: so many that were best by the old ones, and as many others in turn."""
-TOGETHER = 4096
+ROWS_PER_BATCH = 4096
 """Rows that are scored at once: what is computed of them takes memory for each class of requests."""
 
 
@@ -77,17 +77,17 @@ class Engine:
                 rows = ranking.price_anew(pricing, rows)
             self._look(ranking, request, rows)
         while len(ranking.left) and ranking.values.max() == -np.inf:
-            self._look(ranking, request, ranking.next_left(AT_ONCE))
+            self._look(ranking, request, ranking.next_left(ROWS_PER_REPRICING))
         self._rankings.move_to_end(request)
-        if len(self._rankings) > KEPT:
+        if len(self._rankings) > MAX_RANKINGS:
             self._rankings.popitem(last=False)
         return ranking
 
     def _look(self, ranking: "_Ranking", request: Request, rows: Integers) -> None:
         """Score these rows again."""
         ranking.version = self.cluster.version
-        for first in range(0, len(rows), TOGETHER):
-            self._score(ranking, request, rows[first : first + TOGETHER])
+        for first in range(0, len(rows), ROWS_PER_BATCH):
+            self._score(ranking, request, rows[first : first + ROWS_PER_BATCH])
 
     def _score(self, ranking: "_Ranking", request: Request, rows: Integers) -> None:
         ranking.values[rows] = -np.inf
@@ -133,8 +133,8 @@ class _Ranking:
         known = known[np.lexsort((-self.values[known], ~self.is_linked[known]))]
         self.values[:] = -np.inf
         looks = np.zeros(len(self.values), np.bool_)
-        looks[changed] = looks[known[:AT_ONCE]] = looks[self.next_left(AT_ONCE)] = True
-        self.left = np.concatenate([self.left, known[AT_ONCE:]])
+        looks[changed] = looks[known[:ROWS_PER_REPRICING]] = looks[self.next_left(ROWS_PER_REPRICING)] = True
+        self.left = np.concatenate([self.left, known[ROWS_PER_REPRICING:]])
         return np.flatnonzero(looks)
 
     def next_left(self, number: int) -> Integers:

@@ -14,7 +14,7 @@ import numpy as np
 from gpuplane.cluster.engine.arrays import Booleans, Integers
 from gpuplane.cluster.engine.changes import Rows
 from gpuplane.cluster.engine.dimensions import (
-    ABSENT,
+    ABSENT_RESOURCE,
     CPU,
     GPU_DIMENSIONS,
     GPU_MEMORY,
@@ -22,7 +22,7 @@ from gpuplane.cluster.engine.dimensions import (
     GPU_UNITS,
     MEMORY,
     NODE_DIMENSIONS,
-    UNLIMITED,
+    UNLIMITED_AMOUNT,
     largest_milli,
 )
 from gpuplane.cluster.model.nodes import Node
@@ -39,7 +39,7 @@ class Inventory(Rows):
         self.resources: dict[str, int] = {"": 0}  # resource → its number
         self.profiles: dict[str, int] = {}  # MIG profile → its dimension of GPUs
         self.others: dict[str, int] = {}  # another resource → its dimension of nodes
-        self.node_has, self.node_free = ([np.zeros(0, np.int64) for _ in range(ABSENT + 1)] for _ in range(2))
+        self.node_has, self.node_free = ([np.zeros(0, np.int64) for _ in range(ABSENT_RESOURCE + 1)] for _ in range(2))
         self.gpu_has, self.gpu_free = ([np.zeros((0, 0), np.int64) for _ in GPU_DIMENSIONS] for _ in range(2))
         self.is_limited = [False for _ in GPU_DIMENSIONS]  # whether any GPU has less of it than anybody likes
         self.is_schedulable = np.zeros(0, np.bool_)
@@ -173,7 +173,7 @@ class Inventory(Rows):
         for dimension, of_gpu in enumerate(GPU_DIMENSIONS):
             amounts = [of_gpu.has(gpu) for gpu in node.gpus]
             self.gpu_has[dimension][row, gpus] = self.gpu_free[dimension][row, gpus] = amounts
-            self.is_limited[dimension] |= any(amount < UNLIMITED for amount in amounts)
+            self.is_limited[dimension] |= any(amount < UNLIMITED_AMOUNT for amount in amounts)
         for place, gpu in enumerate(node.gpus):
             for profile, count in gpu.profiles.items():
                 dimension = self.profiles[profile]

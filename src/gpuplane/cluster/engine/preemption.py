@@ -22,7 +22,7 @@ from gpuplane.cluster.engine.within import place_within
 from gpuplane.cluster.model.pods import Pod
 from gpuplane.cluster.model.requests import Placement, Request
 
-LEAST_PRIORITY = -(1 << 31)
+MIN_PRIORITY = -(1 << 31)
 """Of a pod."""
 Cost = tuple[int, int, int, int, int]
 NO_BUDGETS: Mapping[str, int] = {}
@@ -92,8 +92,8 @@ def _cost(ends: Sequence[Pod], budgets: Mapping[str, int]) -> Cost:
     priorities = [each.priority for each in ends]
     return (
         sum(_exceeded(ends, budgets).values()),
-        max(priorities, default=LEAST_PRIORITY),
-        sum(each - LEAST_PRIORITY for each in priorities),
+        max(priorities, default=MIN_PRIORITY),
+        sum(each - MIN_PRIORITY for each in priorities),
         len(ends),
         sum(each.gpu_milli for each in ends),
     )

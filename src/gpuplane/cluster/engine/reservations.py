@@ -16,7 +16,7 @@ from gpuplane.cluster.engine.cluster import Cluster, OverCommitted
 from gpuplane.cluster.model.nodes import Node
 from gpuplane.cluster.model.requests import Placement, Request
 
-SECONDS = 60.0
+RESERVATION_SECONDS = 60.0
 """For which a reservation holds that is not bound."""
 
 RefusalCode = Literal["node-gone", "node-changed", "no-room", "pod-known", "pod-unknown", "expired"]
@@ -49,7 +49,7 @@ class Reservation(Value):
 class Reservations:
     """All promises of one cluster, which nobody else may change."""
 
-    def __init__(self, cluster: Cluster, seconds: float = SECONDS) -> None:
+    def __init__(self, cluster: Cluster, seconds: float = RESERVATION_SECONDS) -> None:
         self.cluster, self._seconds = cluster, seconds
         self._by_pod: dict[str, Reservation] = {}
         self._by_node: dict[str, dict[str, None]] = {}
@@ -191,7 +191,10 @@ class Reservations:
 
 
 def restored(
-    nodes: Iterable[Node], pods: Iterable[tuple[str, Request, Placement]], version: int, seconds: float = SECONDS
+    nodes: Iterable[Node],
+    pods: Iterable[tuple[str, Request, Placement]],
+    version: int,
+    seconds: float = RESERVATION_SECONDS,
 ) -> tuple[Reservations, dict[str, Refused]]:
     """The promises after a restart, from the nodes and from what their pods have; and the pods that do not fit, with
     the reason. What was reserved and not bound is lost, which is as if it had expired.

@@ -1,8 +1,8 @@
 """Whether a pod fits on one node, and where: exact, also for several containers that want GPUs each.
 
 Containers of a pod may have shares of one GPU; the GPUs of one container are different ones. The search tries the
-fullest GPUs first, and of those that are alike one. It gives up after `STEPS`: a pod that is not found a place by then
-counts as one that does not fit. A node of 16 GPUs needs far fewer.
+fullest GPUs first, and of those that are alike one. It gives up after `MAX_TRIES`: a pod that is not found a place by
+then counts as one that does not fit. A node of 16 GPUs needs far fewer.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.dimensions import GPU_MILLI, fits
 from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Placement, Request, Share, share_of
 
-STEPS = 20_000
+MAX_TRIES = 20_000
 """Sets of GPUs that are tried for one pod on one node."""
 
 
@@ -52,7 +52,7 @@ class _Search:
         larger = {each.profile: cluster.profiles_from(each.profile) for each in parts if each.profile}
         self.larger = [larger.get(each.profile, ()) for each in parts]  # dimensions of this and of larger profiles
         self.chosen: list[Sequence[int]] = [()] * len(parts)
-        self.steps = STEPS
+        self.steps = MAX_TRIES
         urgency = {each: _urgency(each, suits[each], needs[each]) for each in suits}
         self.order = sorted(range(len(parts)), key=lambda part: (urgency[parts[part]], part))
         last = dict[GpuRequest, int]()

@@ -7,18 +7,18 @@ ask for the classes of requests: those that differ in what matters to packing.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from gpuplane.cluster.model.requests import ANYWHERE, MILLI_PER_GPU, GpuRequest, NodeRules, Request
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, NO_NODE_RULES, GpuRequest, NodeRules, Request
 
-USUAL: Mapping[Request, float] = {
+USUAL_REQUESTS: Mapping[Request, float] = {
     Request(8000, 0, (GpuRequest(count=count, milli=MILLI_PER_GPU),)): 1.0 for count in (1, 2, 4, 8)
 }
 """What is expected where nothing is known: whole GPUs, so that room for the large is kept from the beginning."""
-OFTEN = 0.01
+MIN_PART_OF_RULES = 0.01
 """The part of all requests that have the same rules for nodes, from which on these make a class of their own: the name
 of one node in each pod would make as many classes."""
-GROWTH = 1.25
+GROWTH_OF_ARRIVALS = 1.25
 """Arrivals since the last look, as a factor, after which frequencies count as changed."""
-REQUESTS = 2048
+MAX_REQUESTS = 2048
 """Different requests that are remembered."""
 
 
@@ -30,13 +30,13 @@ class RequestClass(NamedTuple):
     gpus: int
     milli: int
     models: frozenset[str]
-    nodes: NodeRules = ANYWHERE
+    nodes: NodeRules = NO_NODE_RULES
 
 
 class Workload:
     """Requests and their weights. `version` changes when frequencies have."""
 
-    def __init__(self, expected: Mapping[Request, float] = USUAL, weight: float = 0.0) -> None:
+    def __init__(self, expected: Mapping[Request, float] = USUAL_REQUESTS, weight: float = 0.0) -> None:
         """`weight`: as how many arrivals what is expected counts; 0: as the sum of its numbers."""
         total = sum(expected.values())
         factor = weight / total if weight and total else 1.0
@@ -51,7 +51,7 @@ class Workload:
     def arrive(self, request: Request, times: float = 1.0) -> None:
         """Count a request: once for each pod, however often it is tried; or as so many."""
         self._add(request, times)
-        if self._total >= GROWTH * self._told:
+        if self._total >= GROWTH_OF_ARRIVALS * self._told:
             self._told = self._total
             self.version += 1
 
@@ -62,15 +62,15 @@ class Workload:
         found = dict[RequestClass, float]()
         for request, weight in self._weights.items():
             key = request_class(request, memory_mib, unit_milli)
-            if by_rules[request.nodes] < OFTEN * total:
-                key = key._replace(nodes=ANYWHERE)
+            if by_rules[request.nodes] < MIN_PART_OF_RULES * total:
+                key = key._replace(nodes=NO_NODE_RULES)
             found[key] = found.get(key, 0.0) + weight / total
         return found
 
     def _add(self, request: Request, weight: float) -> None:
         self._weights[request] = self._weights.get(request, 0.0) + weight
         self._total += weight
-        if len(self._weights) > REQUESTS:
+        if len(self._weights) > MAX_REQUESTS:
             self._forget()
 
     def _forget(self) -> None:
@@ -79,10 +79,10 @@ class Workload:
         by_rules, total = self._by_rules(), sum(self._weights.values())
         found = dict[Request, float]()
         for request, weight in self._weights.items():
-            rules = request.nodes if by_rules[request.nodes] >= OFTEN * total else ANYWHERE
+            rules = request.nodes if by_rules[request.nodes] >= MIN_PART_OF_RULES * total else NO_NODE_RULES
             request = request.but(memory_bytes=0, nodes=rules)
             found[request] = found.get(request, 0.0) + weight
-        self._weights = dict(sorted(found.items(), key=lambda item: item[1])[-REQUESTS // 2 :])
+        self._weights = dict(sorted(found.items(), key=lambda item: item[1])[-MAX_REQUESTS // 2 :])
 
     def _by_rules(self) -> dict[NodeRules, float]:
         """Rules → the weight of all requests that have them."""

@@ -63,7 +63,7 @@ class NodeRules(Value):
     tolerations: tuple[Toleration, ...] = ()
 
 
-ANYWHERE = NodeRules()
+NO_NODE_RULES = NodeRules()
 """To every node without taints."""
 
 
@@ -74,7 +74,7 @@ class Request(Value):
     cpu_milli: int = 0
     memory_bytes: int = 0
     gpus: tuple[GpuRequest, ...] = ()
-    nodes: NodeRules = ANYWHERE
+    nodes: NodeRules = NO_NODE_RULES
     others: tuple[tuple[str, int], ...] = ()
 
     @property

@@ -12,7 +12,7 @@ import msgspec
 from gpuplane.kubernetes.objects import ApiPod, ObjectMetadata
 from gpuplane.kubernetes.selectors import Requirement, meets
 
-DEFAULT = "default"
+DEFAULT_NAMESPACE = "default"
 """The namespace of an object of a file that names none."""
 
 
@@ -52,7 +52,7 @@ class ApiBudget(msgspec.Struct):
     @property
     def name(self) -> str:
         """Namespace/name."""
-        return f"{self.metadata.namespace or DEFAULT}/{self.metadata.name}"
+        return f"{self.metadata.namespace or DEFAULT_NAMESPACE}/{self.metadata.name}"
 
 
 class Budgets:
@@ -66,14 +66,18 @@ class Budgets:
                 continue
             self.allowed[each.name] = max(each.status.disruptions_allowed, 0)
             first = next(iter((selector.match_labels or {}).items()), None)
-            self._by_label.setdefault((each.metadata.namespace or DEFAULT, first), []).append(each)
+            self._by_label.setdefault((each.metadata.namespace or DEFAULT_NAMESPACE, first), []).append(each)
 
     def of(self, pod: ApiPod) -> tuple[str, ...]:
         """The names of those that a pod has. One that does not run yet, or ends already, has none: to end it disrupts
         nothing (eviction.go, canIgnorePDB)."""
         if pod.status.phase == "Pending" or pod.metadata.deletion_timestamp:
             return ()
-        name, labels, namespace = pod.metadata.name, pod.metadata.labels or {}, pod.metadata.namespace or DEFAULT
+        name, labels, namespace = (
+            pod.metadata.name,
+            pod.metadata.labels or {},
+            pod.metadata.namespace or DEFAULT_NAMESPACE,
+        )
         found = [each for first in (None, *labels.items()) for each in self._by_label.get((namespace, first), ())]
         return tuple(
             each.name

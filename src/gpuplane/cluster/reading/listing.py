@@ -21,10 +21,10 @@ from gpuplane.kubernetes.objects import NOT_DECODED, ApiNode, ApiPod, decode_obj
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
 
-NODES, PODS, BUDGETS = "/api/v1/nodes", "/api/v1/pods", "/apis/policy/v1/poddisruptionbudgets"
-MOST_NODES, MOST_PODS, MOST_BUDGETS = 50_000, 500_000, 100_000
+NODES_PATH, PODS_PATH, BUDGETS_PATH = "/api/v1/nodes", "/api/v1/pods", "/apis/policy/v1/poddisruptionbudgets"
+MAX_NODES, MAX_PODS, MAX_BUDGETS = 50_000, 500_000, 100_000
 NOT_ENDED = "status.phase!=Succeeded,status.phase!=Failed"
-RIGHTS = {NODES: "nodes", PODS: "pods"}
+RESOURCES_BY_PATH = {NODES_PATH: "nodes", PODS_PATH: "pods"}
 MAX_BYTES = 4 << 30
 """Of a file."""
 
@@ -36,18 +36,18 @@ class ClusterUnavailable(Exception):
 async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
     """What the API server of a kubeconfig says now; None: of the cluster that this process runs in. Raises
     ClusterUnavailable."""
-    path = NODES
+    path = NODES_PATH
     try:
         async with connect(kubeconfig) as client:
-            nodes = await client.list(NODES, ApiNode, scope="cluster", kind="node", most=MOST_NODES)
-            path = PODS
-            pods = await client.list(PODS, ApiPod, fields=NOT_ENDED, scope="cluster", kind="pod", most=MOST_PODS)
+            nodes = await client.list(NODES_PATH, ApiNode, scope="cluster", kind="node", most=MAX_NODES)
+            path = PODS_PATH
+            pods = await client.list(PODS_PATH, ApiPod, fields=NOT_ENDED, scope="cluster", kind="pod", most=MAX_PODS)
             budgets, unread = await _list_budgets(client)
     except ApiServerError as error:
         if error.code == 403:
             raise ClusterUnavailable(
-                f"the user of {kubeconfig or 'this pod'} may not list {RIGHTS[path]} (403): a ClusterRole has to allow "
-                "the verb list for nodes and pods"
+                f"the user of {kubeconfig or 'this pod'} may not list {RESOURCES_BY_PATH[path]} (403): "
+                "a ClusterRole has to allow the verb list for nodes and pods"
             ) from None
         raise ClusterUnavailable(f"{error}") from None
     unreadable = (*nodes.unreadable.items(), *pods.unreadable.items(), *budgets.unreadable.items())
@@ -57,7 +57,7 @@ async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
 async def _list_budgets(client: "ApiClient") -> tuple[ObjectList[ApiBudget], list[Note]]:
     """(the budgets, a note where they may not be listed)."""
     try:
-        return await client.list(BUDGETS, ApiBudget, scope="cluster", kind="budget", most=MOST_BUDGETS), []
+        return await client.list(BUDGETS_PATH, ApiBudget, scope="cluster", kind="budget", most=MAX_BUDGETS), []
     except ApiServerError as error:
         if error.code != 403:
             raise

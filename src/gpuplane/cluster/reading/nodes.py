@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpuplane.cluster.model.nodes import Gpu, Node
-from gpuplane.cluster.reading.peers import REGISTERED, hami_resources, registered_gpus
+from gpuplane.cluster.reading.peers import HAMI_DEVICES_ANNOTATION, hami_resources, registered_gpus
 from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, decode_node_gpus
 from gpuplane.kubernetes.contracts.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
 from gpuplane.kubernetes.objects import (
@@ -36,13 +36,13 @@ SHARED_SUFFIX = ".shared"
 """Behind the names of resources that are shared, where `renameByDefault` is set."""
 SHARED_RESOURCE = GPU_RESOURCE + SHARED_SUFFIX
 ALIYUN_MEMORY, ALIYUN_COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
-MOST_GIB = 100
+MAX_GIB_PER_GPU = 100
 """A GPU with more units of `aliyun.com/gpu-mem` counts them in MiB (kubectl-inspect-gpushare, cmd/inspect)."""
-NODE_TAINTS = "node.kubernetes.io/"
+NODE_TAINT_PREFIX = "node.kubernetes.io/"
 """Taints by which Kubernetes keeps all pods from a node that is not ready, or is closed."""
 NOT_OFFERED, NOT_ALLOCATABLE = "not-offered", "not-allocatable"
 """Codes of GPUs: no resource stands for it; fewer ids are allocatable than there are."""
-MOST_GPUS = 256
+MAX_GPUS_PER_NODE = 256
 """Of one node. What a label or capacity says beyond that is not believed."""
 
 
@@ -70,7 +70,7 @@ def read_node(api: ApiNode) -> SeenNode:
             if not {"gpus", "mig"} & set(told.cut):
                 return _by_annotation(node, told)
             problem = f"annotation {ANNOTATION} does not say all GPUs: it would be too long"
-    elif text := (api.metadata.annotations or {}).get(REGISTERED):
+    elif text := (api.metadata.annotations or {}).get(HAMI_DEVICES_ANNOTATION):
         try:
             gpus = registered_gpus(text, amount_of(api.status.capacity or {}, GPU_RESOURCE))
             return SeenNode(node.but(gpus=gpus, others={**node.others, **hami_resources(gpus)}))
@@ -82,7 +82,7 @@ def read_node(api: ApiNode) -> SeenNode:
 def _without_gpus(api: ApiNode) -> Node:
     have = (api.status.capacity if api.status.allocatable is None else api.status.allocatable) or {}
     taints = [each for each in api.spec.taints or () if each.effect in BLOCKING]
-    closing = [each for each in taints if each.key.startswith(NODE_TAINTS)]
+    closing = [each for each in taints if each.key.startswith(NODE_TAINT_PREFIX)]
     return Node(
         name=api.metadata.name,
         cpu_milli=amount_of(have, "cpu", MILLI, "down"),
@@ -204,7 +204,7 @@ def _by_labels(api: ApiNode) -> tuple[Gpu, ...]:
         if each.startswith(MIG_RESOURCE_PREFIX):
             profiles[profile_name(each)] += amount_of(allocatable or capacity, each)
     if profiles:
-        count = min(max(_number(labels, "nvidia.com/gpu.count") - whole, 1), MOST_GPUS)
+        count = min(max(_number(labels, "nvidia.com/gpu.count") - whole, 1), MAX_GPUS_PER_NODE)
         for place in range(count):
             mine = {profile: number // count + (place < number % count) for profile, number in profiles.items()}
             gpus.append(Gpu(f"{name}/{whole + place}", model, memory, is_partitioned=True, profiles=mine))
@@ -218,7 +218,7 @@ def _share(labels: Mapping[str, str], ids: int) -> tuple[int, int]:
     if replicas <= 1 and count and ids > count and ids % count == 0:
         replicas = ids // count  # a plugin that shares and does not say so in labels
     replicas = max(replicas, 1)
-    return replicas, min(ids // replicas, MOST_GPUS)
+    return replicas, min(ids // replicas, MAX_GPUS_PER_NODE)
 
 
 def _by_memory(name: str, labels: Mapping[str, str], shared: int, capacity: Resources) -> tuple[Gpu, ...]:
@@ -227,7 +227,7 @@ def _by_memory(name: str, labels: Mapping[str, str], shared: int, capacity: Reso
     Kubelet drops their number when it registers anew, and the plugin writes it only when it starts. Until then the
     extender places nothing there (pkg/utils/node.go); NVIDIA's label says how many they are.
     """
-    count = min(_aliyun_gpus(capacity, labels), MOST_GPUS)
+    count = min(_aliyun_gpus(capacity, labels), MAX_GPUS_PER_NODE)
     memory = min(shared // max(count, 1) * _unit_mib(shared, count), LARGEST)
     model = model_name(labels.get("nvidia.com/gpu.product", ""))
     code = "" if amount_of(capacity, ALIYUN_COUNT) else NOT_OFFERED
@@ -239,7 +239,7 @@ def _aliyun_gpus(capacity: Resources, labels: Mapping[str, str]) -> int:
 
 
 def _unit_mib(shared: int, count: int) -> int:
-    return 1 if shared // max(count, 1) > MOST_GIB else 1024
+    return 1 if shared // max(count, 1) > MAX_GIB_PER_GPU else 1024
 
 
 def aliyun_unit_mib(nodes: Iterable[ApiNode]) -> int:

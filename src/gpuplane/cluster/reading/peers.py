@@ -20,15 +20,15 @@ from gpuplane.cluster.model.nodes import Gpu
 from gpuplane.kubernetes.objects import LARGEST, NOT_DECODED, ApiPod, Container, is_number, model_name
 from gpuplane.kubernetes.resourcenames import GPU_RESOURCE
 
-REGISTERED, ALLOCATED = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
-ALIYUN_PLACE = "ALIYUN_COM_GPU_MEM_IDX"
-VENDOR = "NVIDIA-"
+HAMI_DEVICES_ANNOTATION, HAMI_ALLOCATION_ANNOTATION = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
+ALIYUN_INDEX_ANNOTATION = "ALIYUN_COM_GPU_MEM_IDX"
+HAMI_MODEL_PREFIX = "NVIDIA-"
 """Which HAMi writes before the driver's name of a model."""
 GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES = (
     "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores",
 )  # fmt: skip
-UNHEALTHY = "unhealthy"
-MOST = 1024
+UNHEALTHY_CODE = "unhealthy"
+MAX_DEVICES = 1024
 """Devices of one text."""
 
 
@@ -54,7 +54,9 @@ class _Registered(msgspec.Struct):
     index: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] = 0
 
 
-_DEVICES = msgspec.json.Decoder(Annotated[list[_Registered], msgspec.Meta(min_length=1, max_length=MOST)])
+_DEVICES_DECODER = msgspec.json.Decoder(
+    Annotated[list[_Registered], msgspec.Meta(min_length=1, max_length=MAX_DEVICES)]
+)
 
 
 def hami_resources(gpus: Sequence[Gpu]) -> dict[str, int]:
@@ -75,21 +77,21 @@ def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
     text is of a plugin that has gone. A GPU counts as one id: who asks for it and for no memory gets all of it.
     """
     try:
-        found = _DEVICES.decode(text) if text.startswith("[") else [*map(_once, text.rstrip(":").split(":"))]
+        found = _DEVICES_DECODER.decode(text) if text.startswith("[") else [*map(_once, text.rstrip(":").split(":"))]
     except NOT_DECODED as error:
-        raise ValueError(f"annotation {REGISTERED} cannot be read: {error}") from None
-    if len(found) > MOST or len({each.id for each in found}) < len(found):
-        raise ValueError(f"annotation {REGISTERED} has too many devices, or one of them twice")
+        raise ValueError(f"annotation {HAMI_DEVICES_ANNOTATION} cannot be read: {error}") from None
+    if len(found) > MAX_DEVICES or len({each.id for each in found}) < len(found):
+        raise ValueError(f"annotation {HAMI_DEVICES_ANNOTATION} has too many devices, or one of them twice")
     if ids != sum(each.count for each in found):
-        raise ValueError(f"annotation {REGISTERED} has other devices than the node's {ids} {GPU_RESOURCE}")
+        raise ValueError(f"annotation {HAMI_DEVICES_ANNOTATION} has other devices than the node's {ids} {GPU_RESOURCE}")
     return tuple(
         Gpu(
             each.id,
-            model_name(each.type.removeprefix(VENDOR)),
+            model_name(each.type.removeprefix(HAMI_MODEL_PREFIX)),
             each.devmem,
             resource=GPU_RESOURCE,
             containers=each.count,
-            code="" if each.health else UNHEALTHY,
+            code="" if each.health else UNHEALTHY_CODE,
         )
         for each in sorted(found, key=lambda each: each.index)
     )
@@ -107,9 +109,9 @@ def _once(text: str) -> _Registered:
 def held_gpus(api: ApiPod) -> tuple[HeldGpu, ...]:
     """The GPUs that a pod has, as HAMi or gpushare says it; none where nothing is said that can be read."""
     annotations = api.metadata.annotations or {}
-    if text := annotations.get(ALLOCATED):
+    if text := annotations.get(HAMI_ALLOCATION_ANNOTATION):
         return _allocated(text, api)
-    place = annotations.get(ALIYUN_PLACE, "")
+    place = annotations.get(ALIYUN_INDEX_ANNOTATION, "")
     return (HeldGpu("", int(place)),) if is_number(place) else ()
 
 
@@ -126,7 +128,7 @@ def _allocated(text: str, api: ApiPod) -> tuple[HeldGpu, ...]:
         is_before = len(texts) > len(containers) and place < len(inits) and inits[place].restart_policy != "Always"
         for device in filter(None, devices.split(":")):
             cells = device.split(",")
-            if len(found) == MOST or len(cells) < 4 or not (is_number(cells[2]) and is_number(cells[3])):
+            if len(found) == MAX_DEVICES or len(cells) < 4 or not (is_number(cells[2]) and is_number(cells[3])):
                 return ()
             found.append(
                 HeldGpu(

@@ -28,11 +28,11 @@ from gpuplane.cluster.model.pods import Pod
 from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, NodeRules, Request
 from gpuplane.cluster.reading.nodes import (
     ALIYUN_MEMORY,
-    NODE_TAINTS,
+    NODE_TAINT_PREFIX,
     SHARED_RESOURCE,
     profile_name,
 )
-from gpuplane.cluster.reading.peers import GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT, VENDOR
+from gpuplane.cluster.reading.peers import GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT, HAMI_MODEL_PREFIX
 from gpuplane.kubernetes.objects import (
     HUGE_PAGES,
     LARGEST,
@@ -52,18 +52,18 @@ from gpuplane.kubernetes.objects import (
 )
 from gpuplane.kubernetes.resourcenames import GPU_RESOURCE, MIG_RESOURCE_PREFIX
 
-OF_HAMI = {GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES}
+HAMI_RESOURCES = {GPU_MEMORY, GPU_MEMORY_PERCENT, GPU_CORES}
 """Resources that no node offers, and that kube-scheduler leaves to HAMi (`ignoredByScheduler` of its extender)."""
 HAMI_PRIORITY = "nvidia.com/priority"
 """Another of these, which is no amount of anything."""
 USE_MODEL, AVOID_MODEL = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 USE_ID, AVOID_ID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
-NO_SUCH = "no such GPU"
+NO_SUCH_GPU = "no such GPU"
 """What a selector that chooses nothing chooses: the name of no model, the UUID of no GPU."""
-MIRROR = "kubernetes.io/config.mirror"
+MIRROR_POD_ANNOTATION = "kubernetes.io/config.mirror"
 """Which kubelet writes on the Pod of a static pod."""
-KEPT_HERE = "cluster-autoscaler.kubernetes.io/safe-to-evict"
-MOST_GPUS = 1024
+SAFE_TO_EVICT_ANNOTATION = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+MAX_GPUS_PER_CONTAINER = 1024
 """Of one container. What asks for more fits nowhere, and is not counted further."""
 
 
@@ -103,7 +103,7 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
         containers=tuple(name for name, _ in asking),
         priority=spec.priority or 0,
         can_move=_can_move(api),
-        can_end=MIRROR not in (metadata.annotations or {}) and "Node" not in _owners(api),
+        can_end=MIRROR_POD_ANNOTATION not in (metadata.annotations or {}) and "Node" not in _owners(api),
         comes_back="DaemonSet" in _owners(api),
         may_preempt=spec.preemption_policy != "Never",
     )
@@ -113,7 +113,11 @@ def _can_move(api: ApiPod) -> bool:
     """Whether a controller would make it anew on another node: not without one, and not for a DaemonSet's. Nor does one
     move that ends already, or whose place depends on where other pods are, or on its claims: that is not looked at."""
     kinds, annotations = _owners(api), api.metadata.annotations or {}
-    stays = MIRROR in annotations or annotations.get(KEPT_HERE) == "false" or api.metadata.deletion_timestamp
+    stays = (
+        MIRROR_POD_ANNOTATION in annotations
+        or annotations.get(SAFE_TO_EVICT_ANNOTATION) == "false"
+        or api.metadata.deletion_timestamp
+    )
     comes_again = bool(kinds) and not kinds & {"DaemonSet", "Node"}
     return comes_again and not stays and not api.has_claims and not _minds_others(api.spec)
 
@@ -138,7 +142,7 @@ def _node_rules(spec: PodSpec) -> NodeRules:
     tolerations = {
         msgspec.structs.replace(each, toleration_seconds=None)
         for each in spec.tolerations or ()
-        if not each.key.startswith(NODE_TAINTS)
+        if not each.key.startswith(NODE_TAINT_PREFIX)
     }
     return NodeRules(
         tuple(sorted((spec.node_selector or {}).items())),
@@ -181,7 +185,7 @@ def _of_pod(resources: Resources | None) -> dict[str, Decimal]:
 
 def _others(total: Mapping[str, Decimal], api: ApiPod, there: GpusThere) -> tuple[tuple[str, int], ...]:
     """What it takes of its node beside CPU and memory: a place among its pods, what it asks for, and host ports."""
-    left_out = {HAMI_PRIORITY} if there.has_hami else {HAMI_PRIORITY, *OF_HAMI}
+    left_out = {HAMI_PRIORITY} if there.has_hami else {HAMI_PRIORITY, *HAMI_RESOURCES}
     counted = {name: in_units(amount) for name, amount in total.items() if name not in left_out}
     return tuple(sorted({**counted, **dict.fromkeys(api.host_ports, 1), "pods": 1}.items()))
 
@@ -230,7 +234,7 @@ def _gpus(amounts: Resources, there: GpusThere) -> Iterator[GpuRequest]:
 
 
 def _count(amounts: Resources, name: str) -> int:
-    return min(amount_of(amounts, name), MOST_GPUS)
+    return min(amount_of(amounts, name), MAX_GPUS_PER_CONTAINER)
 
 
 def _with_init(
@@ -274,11 +278,11 @@ def _selection(annotations: Mapping[str, str], there: GpusThere) -> dict[str, fr
             for model in there.models
             if (not use or _is_named(model, use)) and not (avoid and _is_named(model, avoid))
         }
-        found["models"] = frozenset(models or {NO_SUCH})
+        found["models"] = frozenset(models or {NO_SUCH_GPU})
     use, avoid = _list(annotations, USE_ID), _list(annotations, AVOID_ID)
     if use or avoid:
         ids = (frozenset(use) if use else there.ids) - frozenset(avoid)
-        found["ids"] = ids or frozenset({NO_SUCH})
+        found["ids"] = ids or frozenset({NO_SUCH_GPU})
     return found
 
 
@@ -288,4 +292,4 @@ def _list(annotations: Mapping[str, str], name: str) -> list[str]:
 
 def _is_named(model: str, parts: Sequence[str]) -> bool:
     """Whether one of these is a part of the name that HAMi has for a model."""
-    return any(model_name(part).casefold() in f"{VENDOR}{model}".casefold() for part in parts)
+    return any(model_name(part).casefold() in f"{HAMI_MODEL_PREFIX}{model}".casefold() for part in parts)

@@ -16,7 +16,7 @@ from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.model.requests import Request
 from gpuplane.cluster.simulation.pods import TracePod
 
-TYPICAL = 0.95
+TYPICAL_PART = 0.95
 
 
 def typical(pods: Iterable[TracePod]) -> dict[Request, float]:
@@ -24,7 +24,7 @@ def typical(pods: Iterable[TracePod]) -> dict[Request, float]:
     counts = Counter(Request(each.request.cpu_milli, 0, each.request.gpus) for each in pods)
     whole, chosen, found = counts.total(), 0, dict[Request, int]()
     for request, count in counts.most_common():
-        if chosen >= TYPICAL * whole:
+        if chosen >= TYPICAL_PART * whole:
             break
         found[request] = count
         chosen += count

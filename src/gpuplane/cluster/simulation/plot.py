@@ -11,16 +11,16 @@ from collections.abc import Callable
 from gpuplane.cluster.simulation.report import Report
 from gpuplane.cluster.simulation.results import Point, Run
 
-FORMATS = (".png", ".svg")
-INCHES = (8.0, 9.0)
-DOTS = 150
+PLOT_SUFFIXES = (".png", ".svg")
+FIGURE_INCHES = (8.0, 9.0)
+DOTS_PER_INCH = 150
 """Of a PNG, per inch."""
 BELOW = 10.0
 """Points below the least that is allocated at the end, where the scale begins: all policies rise alike until then."""
 
 
 def plot(report: Report, suffix: str) -> bytes:
-    """The picture in a format of `FORMATS`; the same report gives the same bytes. Raises ImportError."""
+    """The picture in a format of `PLOT_SUFFIXES`; the same report gives the same bytes. Raises ImportError."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it tells where it caches fonts
     import matplotlib as mpl
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -30,7 +30,7 @@ def plot(report: Report, suffix: str) -> bytes:
         ("allocated, % of the GPUs", lambda point: point.allocated),
         ("fragments, % of the GPUs", lambda point: point.fragmentation),
     )
-    figure = Figure(figsize=INCHES, layout="constrained")
+    figure = Figure(figsize=FIGURE_INCHES, layout="constrained")
     FigureCanvasAgg(figure)
     upper, lower, classes = figure.subplots(3, 1)
     for axes, (name, value) in zip((upper, lower), measures, strict=True):
@@ -63,7 +63,7 @@ def plot(report: Report, suffix: str) -> bytes:
     classes.grid(alpha=0.3, axis="y")
     out = io.BytesIO()
     with mpl.rc_context({"svg.hashsalt": "gpuplane"}):
-        figure.savefig(out, format=suffix[1:], dpi=DOTS, metadata={"Date": None} if suffix == ".svg" else None)
+        figure.savefig(out, format=suffix[1:], dpi=DOTS_PER_INCH, metadata={"Date": None} if suffix == ".svg" else None)
     return out.getvalue()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from gpuplane.base.value import Value
 from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
-WITHOUT_GPU, SHARED = "cpu", "shared"
+WITHOUT_GPU_CLASS, SHARED_CLASS = "cpu", "shared"
 
 
 class TracePod(Value):
@@ -21,10 +21,10 @@ class TracePod(Value):
 def class_of(pod: TracePod) -> str:
     """`cpu` (no GPU), `shared` (parts of GPUs), or how many GPUs: `1`, `2`, `8`."""
     count = sum(each.count for each in pod.request.gpus)
-    return WITHOUT_GPU if not count else SHARED if pod.demand_milli < MILLI_PER_GPU * count else str(count)
+    return WITHOUT_GPU_CLASS if not count else SHARED_CLASS if pod.demand_milli < MILLI_PER_GPU * count else str(count)
 
 
 def ordered(classes: Iterable[str]) -> list[str]:
     """Classes from the smallest to the largest, each once."""
-    small = {WITHOUT_GPU: 0, SHARED: 1}
+    small = {WITHOUT_GPU_CLASS: 0, SHARED_CLASS: 1}
     return sorted({*classes}, key=lambda each: (small.get(each, 2), 0 if each in small else int(each)))

@@ -21,7 +21,7 @@ from gpuplane.cluster.simulation.results import Point, Run
 from gpuplane.cluster.simulation.scenario import Arrivals, Scenario, arrivals
 from gpuplane.cluster.simulation.waiting import Waiting
 
-SAMPLES = 100
+MAX_SAMPLES = 100
 """Moments, evenly over the last quarter of the arrivals, whose mean is a run's figure with departures."""
 
 
@@ -69,7 +69,7 @@ class Replay:
         points, samples = list[Point](), list[Point]()
         pods, interval = self._coming.pods, self._coming.interval
         last_quarter = max(1, len(pods) - len(pods) // 4)
-        every = max(1, len(pods) // 4 // SAMPLES)
+        every = max(1, len(pods) // 4 // MAX_SAMPLES)
         for index, (pod, demand) in enumerate(zip(pods, self._coming.demand_milli, strict=True)):
             self._pass_to(index * interval)
             self._arrive(index, pod)

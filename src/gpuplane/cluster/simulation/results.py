@@ -59,7 +59,7 @@ def mean_and_sd(values: Sequence[float]) -> MeanAndSd:
 
 
 # fmt: off
-STUDENT = (
+STUDENT_QUANTILES = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
     2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
 )
@@ -72,7 +72,7 @@ def paired(values: Sequence[float]) -> Difference:
     found, freedom = mean_and_sd(values), len(values) - 1
     if not freedom:
         return Difference(found.mean, None, found.mean)
-    student = STUDENT[freedom - 1] if freedom <= len(STUDENT) else 1.96 + 2.5 / freedom
+    student = STUDENT_QUANTILES[freedom - 1] if freedom <= len(STUDENT_QUANTILES) else 1.96 + 2.5 / freedom
     return Difference(found.mean, student * found.sd / math.sqrt(len(values)), min(values))
 
 

@@ -5,8 +5,9 @@ shuffled by the seed. Clones of pods drawn at random are appended until all toge
 GPUs. Nothing ends.
 
 **With departures** each pod runs as long as in the trace. Traces hold a small part of a cluster's load over a long
-time, so time is scaled by how fast pods arrive: `TURNOVER` times as many as above arrive at even intervals, in so long
-a time that at its end those that would be running then, were none refused, ask for so much of the GPUs.
+time, so time is scaled by how fast pods arrive: `ARRIVALS_PER_RUNNING_POD` times as many as above arrive at even
+intervals, in so long a time that at its end those that would be running then, were none refused, ask for so much of the
+GPUs.
 """
 
 from collections.abc import Sequence
@@ -17,11 +18,11 @@ from typing import Literal
 from gpuplane.base.value import Value
 from gpuplane.cluster.simulation.pods import TracePod
 
-TURNOVER = 3
+ARRIVALS_PER_RUNNING_POD = 3
 """What arrives with departures, as a factor of what runs at the end of it."""
-MOST_PODS = 2_000_000
+MAX_ARRIVALS = 2_000_000
 """That arrive in one run."""
-HALVINGS = 60
+MAX_HALVINGS = 60
 """Of the search for the interval: its error is then less than a float's."""
 
 Queue = Literal["none", "fifo", "backfill"]
@@ -66,7 +67,7 @@ def arrivals(pods: Sequence[TracePod], capacity_milli: int, scenario: Scenario, 
             sequence.append(own[len(sequence)] if len(sequence) < len(own) else random.choice(own))
             demand += sequence[-1].demand_milli
         return Arrivals(sequence, 0.0, [*accumulate(each.demand_milli for each in sequence)])
-    count = max(1, TURNOVER * target * len(own) // whole)
+    count = max(1, ARRIVALS_PER_RUNNING_POD * target * len(own) // whole)
     sequence = [*own[:count], *random.choices(own, k=max(0, count - len(own)))]
     interval = _interval(sequence, target)
     return Arrivals(sequence, interval, _demands(sequence, interval))
@@ -78,8 +79,8 @@ def _check(pods: Sequence[TracePod], capacity_milli: int, scenario: Scenario, wh
         raise Impossible("no node has a GPU that can be given out whole or in parts")
     if not whole:
         raise Impossible("no pod asks for a GPU")
-    if (count := target * len(pods) // whole * (TURNOVER if scenario.departures else 1)) > MOST_PODS:
-        raise Impossible(f"these pods ask for so little that {count} had to arrive, more than {MOST_PODS}")
+    if (count := target * len(pods) // whole * (ARRIVALS_PER_RUNNING_POD if scenario.departures else 1)) > MAX_ARRIVALS:
+        raise Impossible(f"these pods ask for so little that {count} had to arrive, more than {MAX_ARRIVALS}")
     if not scenario.departures:
         if scenario.queue != "none":
             raise Impossible("a pod that waits needs one that departs")
@@ -95,7 +96,7 @@ def _interval(sequence: Sequence[TracePod], target: int) -> float:
     """The seconds between two arrivals by which those that are left when the last has come want the target."""
     lives = [(len(sequence) - index, each.lifetime or 0.0, each.demand_milli) for index, each in enumerate(sequence)]
     low, high = 0.0, max(life for _, life, _ in lives)  # at `high` each has ended when the next comes
-    for _ in range(HALVINGS):
+    for _ in range(MAX_HALVINGS):
         middle = (low + high) / 2
         if middle in (low, high):
             break

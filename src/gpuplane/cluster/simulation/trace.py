@@ -20,19 +20,19 @@ from gpuplane.cluster.model.nodes import Gpu, Node
 from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Request
 from gpuplane.cluster.simulation.pods import TracePod
 
-MIB = 1 << 20
+BYTES_PER_MIB = 1 << 20
 NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
-POD_COLUMNS_TOO = ("gpu_spec", "qos", "pod_phase", "creation_time", "deletion_time", "scheduled_time")
+OPTIONAL_POD_COLUMNS = ("gpu_spec", "qos", "pod_phase", "creation_time", "deletion_time", "scheduled_time")
 """Those that a file need not have."""
 
 MAX_BYTES = 256 << 20
-MOST_GPUS = 256
+MAX_GPUS = 256
 """Of one node, or of one pod."""
-MOST = 10**12
+MAX_NUMBER = 10**12
 """Of every other number."""
 
-T = TypeVar("T", Node, TracePod)
+RowT = TypeVar("RowT", Node, TracePod)
 
 
 def read_nodes(data: bytes, file: str) -> tuple[Node, ...]:
@@ -53,7 +53,7 @@ def read_pods(data: bytes, file: str, nodes: Sequence[Node]) -> tuple[TracePod, 
             _check_nodes_have(wanted, most)
         return found
 
-    return _read(data, file, POD_COLUMNS, POD_COLUMNS_TOO, pod)
+    return _read(data, file, POD_COLUMNS, OPTIONAL_POD_COLUMNS, pod)
 
 
 def _check_nodes_have(wanted: GpuRequest, most: Mapping[str, int]) -> None:
@@ -73,22 +73,22 @@ class _Wrong(Exception):
 
 
 def _node(row: Mapping[str, str]) -> Node:
-    count, model = _number(row, "gpu", MOST_GPUS), row["model"]
+    count, model = _number(row, "gpu", MAX_GPUS), row["model"]
     if count and not model:
         raise _Wrong("model is empty, but the node has GPUs")
     gpus = tuple(Gpu(f"{row['sn']}/{index}", model) for index in range(count))
-    return Node(_name(row, "sn"), _number(row, "cpu_milli"), _number(row, "memory_mib") * MIB, gpus)
+    return Node(_name(row, "sn"), _number(row, "cpu_milli"), _number(row, "memory_mib") * BYTES_PER_MIB, gpus)
 
 
 def _pod(row: Mapping[str, str]) -> TracePod:
-    count, milli = _number(row, "num_gpu", MOST_GPUS), _number(row, "gpu_milli", MILLI_PER_GPU)
+    count, milli = _number(row, "num_gpu", MAX_GPUS), _number(row, "gpu_milli", MILLI_PER_GPU)
     if bool(count) != bool(milli):
         raise _Wrong(
             f"num_gpu is {count}, but gpu_milli is {milli}: of no GPU a pod asks for 0, of each GPU for 1 to 1000"
         )
     models = frozenset(filter(None, (each.strip() for each in row.get("gpu_spec", "").split("|"))))
     gpus = (GpuRequest(count=count, milli=milli, models=models),) if count else ()
-    request = Request(_number(row, "cpu_milli"), _number(row, "memory_mib") * MIB, gpus)
+    request = Request(_number(row, "cpu_milli"), _number(row, "memory_mib") * BYTES_PER_MIB, gpus)
     return TracePod(_name(row, "name"), request, count * milli, _lifetime(row))
 
 
@@ -107,18 +107,18 @@ def _name(row: Mapping[str, str], column: str) -> str:
     return row[column]
 
 
-def _number(row: Mapping[str, str], column: str, most: int = MOST) -> int:
+def _number(row: Mapping[str, str], column: str, most: int = MAX_NUMBER) -> int:
     text = row[column]
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and int(text) <= most):
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(MAX_NUMBER)) and int(text) <= most):
         raise _Wrong(f"{column} is {text!r}, and must be a whole number from 0 to {most}")
     return int(text)
 
 
 def _read(
-    data: bytes, file: str, needed: Sequence[str], too: Sequence[str], make: Callable[[Mapping[str, str]], T]
-) -> tuple[T, ...]:
+    data: bytes, file: str, needed: Sequence[str], too: Sequence[str], make: Callable[[Mapping[str, str]], RowT]
+) -> tuple[RowT, ...]:
     """What the lines of a file say, each name once. Raises InvalidInput."""
-    found, lines, errors = list[T](), dict[str, int](), list[str]()
+    found, lines, errors = list[RowT](), dict[str, int](), list[str]()
     try:
         for line, row in _rows(data, needed, too):
             try:

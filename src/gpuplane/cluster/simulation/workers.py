@@ -25,7 +25,7 @@ from gpuplane.cluster.simulation.replay import replay
 from gpuplane.cluster.simulation.results import Run
 from gpuplane.cluster.simulation.scenario import Scenario
 
-PATIENCE = 10.0
+EXIT_SECONDS = 10.0
 """Seconds that a process may take to end after its output."""
 
 
@@ -129,7 +129,7 @@ class _Processes:
 
 def _ended(process: "subprocess.Popen[bytes]", who: str) -> WorkerEnded:
     try:
-        status = process.wait(PATIENCE)
+        status = process.wait(EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         return WorkerEnded(f"{who} stopped answering", None)
     how = f"by {signal.Signals(-status).name}" if status < 0 else f"with exit status {status}"

@@ -8,9 +8,9 @@ from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.workload import RequestClass, Workload
 from gpuplane.cluster.model.requests import MILLI_PER_GPU
 
-CLASSES = 256
+MAX_CLASSES = 256
 """Classes that a policy looks at for each node and place."""
-STAYS = 0.55
+MAX_PART_BEYOND_MEDIAN = 0.55
 """What was usual stays so until more than this part of the GPUs have less than it, or more: where half have, the next
 node to be described anew would change the price of everything, and the one after it again."""
 
@@ -48,21 +48,21 @@ def _median(values: Integers, before: int | None) -> int:
     """The smaller one of an even number: there is a GPU that has as much."""
     if before is not None:
         apart = max(np.count_nonzero(values < before), np.count_nonzero(values > before))
-        if apart <= STAYS * len(values):
+        if apart <= MAX_PART_BEYOND_MEDIAN * len(values):
             return before
     middle = (len(values) - 1) // 2
     return int(np.partition(values, middle)[middle])
 
 
 def fewest(frequency: dict[RequestClass, float]) -> dict[RequestClass, float]:
-    """No more than `CLASSES` of them: the most frequent, and of each number of GPUs one at least. Each other class
+    """No more than `MAX_CLASSES` of them: the most frequent, and of each number of GPUs one at least. Each other class
     counts as the nearest of these: of as many GPUs, then of the same models and rules; of those by the ratios of
     milli-GPU and CPU."""
-    if len(frequency) <= CLASSES:
+    if len(frequency) <= MAX_CLASSES:
         return frequency
     ordered = sorted(frequency, key=lambda each: -frequency[each])
     of_each_number = {each.gpus: each for each in reversed(ordered)}
-    kept = [*dict.fromkeys([*of_each_number.values(), *ordered])][:CLASSES]
+    kept = [*dict.fromkeys([*of_each_number.values(), *ordered])][:MAX_CLASSES]
     found = {each: frequency[each] for each in kept}
     others = [each for each in ordered if each not in found]
     groups = {each: number for number, each in enumerate(dict.fromkeys(each[3:] for each in ordered))}

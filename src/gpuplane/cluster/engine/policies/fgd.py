@@ -20,9 +20,9 @@ from gpuplane.cluster.engine.policies.expected import Expected, fewest
 from gpuplane.cluster.engine.workload import RequestClass, Workload
 from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
-POPULAR = 0.95
+TYPICAL_PART = 0.95
 """The most frequent requests that make up so much of all are the typical ones."""
-COUNT_BIT = 20
+FIRST_COUNT_BIT = 20
 """Where the number of GPUs begins in a word whose lower bits have their milli-GPU."""
 
 Words = npt.NDArray[np.int32]
@@ -55,7 +55,7 @@ def typical(classes: dict[RequestClass, float]) -> dict[RequestClass, float]:
     """The most frequent, until they are 95 % of all; together 1 again. Of very many, not each (`fewest`)."""
     found, total = dict[RequestClass, float](), 0.0
     for each, frequency in sorted(classes.items(), key=lambda item: -item[1]):
-        if total >= POPULAR:
+        if total >= TYPICAL_PART:
             break
         found[each] = frequency
         total += frequency
@@ -75,9 +75,9 @@ class Fragmentation:
         self._kinds = kinds
         self._cpu = np.array([each.cpu_milli for each in kinds], np.int32)
         self._frequency = np.array([requests[each] for each in kinds])
-        self._enough = np.array([each.gpus for each in kinds], np.int32) << COUNT_BIT
+        self._enough = np.array([each.gpus for each in kinds], np.int32) << FIRST_COUNT_BIT
         milli, room = np.array([each.milli for each in kinds]), np.arange(MILLI_PER_GPU + 2)[:, None]
-        word = np.where(room >= milli, room + (1 << COUNT_BIT), 0).astype(np.int32)
+        word = np.where(room >= milli, room + (1 << FIRST_COUNT_BIT), 0).astype(np.int32)
         word[-1] = 0  # room −1: of a GPU that is not usable
         self._word = word
         self._words: Words = np.zeros((0, len(kinds)), np.int32)
@@ -135,6 +135,6 @@ class Fragmentation:
         runs &= cpu[:, None] >= self._cpu
         if not self._all_may_run:
             runs &= self._may_run[rows]
-        used = (words & ((1 << COUNT_BIT) - 1)) * runs
+        used = (words & ((1 << FIRST_COUNT_BIT) - 1)) * runs
         fragmentation: Floats = idle - used @ self._frequency
         return fragmentation

@@ -14,28 +14,28 @@ from gpuplane.cluster.engine.changes import Changes
 from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.policies.expected import Expected, fewest
 from gpuplane.cluster.engine.policies.wasteprice.prices import waste_prices
-from gpuplane.cluster.engine.policies.wasteprice.slots import FIFTHS, MOST, Fifths, Slots
+from gpuplane.cluster.engine.policies.wasteprice.slots import FIFTHS_PER_SLOT, MAX_SLOTS, Fifths, Slots
 from gpuplane.cluster.engine.workload import RequestClass, Workload
 from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
-WASTE = 1e5
+POINTS_PER_WASTED_GPU = 1e5
 """A whole GPU, in points."""
-EXPONENT = 0.8
+SLOTS_EXPONENT = 0.8
 """The second slot on a node is worth less than the first."""
-LARGE = 0.015
+MIN_PART_OF_SEVERAL_GPUS = 0.015
 """Requests for as many GPUs, two or more, count as this part of all at least: where shares are many they are rare, and
 without that their room is gone first."""
 USUAL_CPU = 12_000
 """Milli-CPU of a request without GPUs that counts as much as a GPU."""
-ALIKE = 1.1
+MAX_CPU_RATIO_OF_CLASS = 1.1
 """Requests that differ by their CPU alone, and by no more than this factor, are one class."""
-SCARCEST = 1000.0
+MAX_SCARCITY = 1000.0
 """The most that scarcity counts."""
-MOVED = 0.15
+FREE_GPUS_CHANGE = 0.15
 """The part of the free GPUs that has to go or come before scarcity is looked at again."""
-CHURNED = 0.5
+CHANGES_PER_NODE = 0.5
 """Changes for each node after which it is looked at again, too: pods come and go, and as much stays free."""
-POWERS: Floats = (np.arange(MOST * FIFTHS + 1) / FIFTHS) ** EXPONENT
+POWERS_OF_SLOTS: Floats = (np.arange(MAX_SLOTS * FIFTHS_PER_SLOT + 1) / FIFTHS_PER_SLOT) ** SLOTS_EXPONENT
 """What so many fifths of slots are worth, beside one."""
 
 
@@ -60,7 +60,7 @@ class WastePrice:
         self._expect(self._expected.classes(cluster))
         if cluster is not self._cluster:
             self._cluster, self._pricing = cluster, None
-        has_churned = cluster.version - self._seen > CHURNED * len(cluster.rows)
+        has_churned = cluster.version - self._seen > CHANGES_PER_NODE * len(cluster.rows)
         if self._pricing is None or has_churned or self._has_moved(cluster):
             self._free_milli, self._seen, self._count_at = free_milli(cluster), cluster.version, 0
             self._pricing = Potential(self._worth, self._slots, weights(cluster, self._slots, self.frequency))
@@ -81,7 +81,7 @@ class WastePrice:
         not counted after each."""
         if cluster.version < self._count_at:
             return False
-        spare = MOVED * self._free_milli - abs(free_milli(cluster) - self._free_milli)
+        spare = FREE_GPUS_CHANGE * self._free_milli - abs(free_milli(cluster) - self._free_milli)
         self._count_at = cluster.version + max(1, int(spare / (MILLI_PER_GPU * max(cluster.room.shape[1], 1))))
         return spare < 0
 
@@ -105,7 +105,7 @@ def with_large(frequency: dict[RequestClass, float]) -> dict[RequestClass, float
     for each, often in frequency.items():
         total[each.gpus] = total.get(each.gpus, 0.0) + often
     return {
-        each: often * max(1.0, LARGE / total[each.gpus]) if each.gpus > 1 else often
+        each: often * max(1.0, MIN_PART_OF_SEVERAL_GPUS / total[each.gpus]) if each.gpus > 1 else often
         for each, often in frequency.items()
     }
 
@@ -114,7 +114,9 @@ def merge_alike(frequency: dict[RequestClass, float]) -> dict[RequestClass, floa
     """Fewer classes: of those that differ little in CPU one is made, with their mean CPU."""
     found, group = dict[RequestClass, float](), list[RequestClass]()
     for each in [*sorted(frequency, key=_order), None]:
-        if group and (each is None or each[1:] != group[0][1:] or each.cpu_milli > ALIKE * group[0].cpu_milli):
+        if group and (
+            each is None or each[1:] != group[0][1:] or each.cpu_milli > MAX_CPU_RATIO_OF_CLASS * group[0].cpu_milli
+        ):
             often = sum(frequency[alike] for alike in group)
             mean = sum(frequency[alike] * alike.cpu_milli for alike in group) / often
             found[group[0]._replace(cpu_milli=round(mean))] = often
@@ -134,11 +136,11 @@ def weights(cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float]
     found, totals = np.zeros(len(slots.classes)), slots.totals(cluster)
     milli, cpu = free_milli(cluster), int(np.maximum(cluster.cpu_free, 0).sum())
     for index, each in enumerate(slots.classes):
-        count = float(totals[index]) / FIFTHS
+        count = float(totals[index]) / FIFTHS_PER_SLOT
         if not count:
             continue
         use = each.gpus * each.milli * count if each.gpus else each.cpu_milli * count * milli / max(cpu, 1)
-        scarcity = min(SCARCEST, max(1.0, milli / max(use, 1e-9)) ** 2)
+        scarcity = min(MAX_SCARCITY, max(1.0, milli / max(use, 1e-9)) ** 2)
         found[index] = frequency[each] * (MILLI_PER_GPU / each.milli if each.gpus else 0.5) * scarcity
     return found
 
@@ -146,7 +148,7 @@ def weights(cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float]
 class Potential:
     """What nodes in a state are worth, for fixed weights of the classes."""
 
-    gpu_points = WASTE
+    gpu_points = POINTS_PER_WASTED_GPU
 
     def __init__(self, worth: Floats, slots: Slots, weights: Floats) -> None:
         self.worth, self.slots, self.weights = worth, slots, weights
@@ -154,7 +156,7 @@ class Potential:
             each.gpus * each.milli / MILLI_PER_GPU if each.gpus else each.cpu_milli / USUAL_CPU
             for each in slots.classes
         ]
-        self._of_slot: Floats = weights * 1000 * np.array(sizes) ** EXPONENT
+        self._of_slot: Floats = weights * 1000 * np.array(sizes) ** SLOTS_EXPONENT
         self._before = np.zeros(0)  # of each node
         self._is_known = np.zeros(0, np.bool_)  # whether that is of its state now
         self._changes = Changes()
@@ -172,7 +174,7 @@ class Potential:
         self._is_known[unknown] = True
         scores: Floats = after - self._before[found.rows]
         if found.before.shape[1]:
-            scores += WASTE * (self.worth[found.after] - self.worth[found.before]).sum(axis=1)
+            scores += POINTS_PER_WASTED_GPU * (self.worth[found.after] - self.worth[found.before]).sum(axis=1)
         if found.instances_left is not None:
             scores -= found.instances_left
         return scores
@@ -186,5 +188,5 @@ class Potential:
         self._is_known[changed] = False
 
     def _slots_worth(self, fifths: Fifths) -> Floats:
-        worth: Floats = (POWERS.take(fifths) * self._of_slot).sum(axis=1)
+        worth: Floats = (POWERS_OF_SLOTS.take(fifths) * self._of_slot).sum(axis=1)
         return worth

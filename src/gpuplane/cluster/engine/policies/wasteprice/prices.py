@@ -12,11 +12,11 @@ import numpy as np
 from gpuplane.cluster.engine.arrays import Floats
 from gpuplane.cluster.model.requests import MILLI_PER_GPU
 
-SIZES = 24
+MAX_SIZES = 24
 """Different sizes that are priced; of more, the rarest are rounded up."""
-STEPS = 256
+MAX_SIMPLEX_STEPS = 256
 """Of the simplex method at most: so few sizes need some 40, and 219 where it was worst."""
-EPSILON = 1e-9
+PRICE_ERROR = 1e-9
 
 
 def waste_prices(demand: Mapping[int, float]) -> Floats:
@@ -37,15 +37,15 @@ def waste_prices(demand: Mapping[int, float]) -> Floats:
 
 
 def round_up(demand: Mapping[int, float]) -> dict[int, float]:
-    """The same demand in no more than `SIZES` sizes. Half as many, those that ask for most milli-GPU, stay as they are.
-    Of the others one after the other is rounded up to the next size, that for which this takes the least milli-GPU."""
-    if len(demand) <= SIZES:
+    """The same demand in no more than `MAX_SIZES` sizes. Half as many, those that ask for most milli-GPU, stay as they
+    are. Of the others one after the other is rounded up to the next size, that for which this takes the least."""
+    if len(demand) <= MAX_SIZES:
         return dict(demand)
-    exact = sorted(demand, key=lambda size: (-size * demand[size], size))[: SIZES // 2]
+    exact = sorted(demand, key=lambda size: (-size * demand[size], size))[: MAX_SIZES // 2]
     sizes = np.array(sorted(demand))
     numbers = np.array([demand[size] for size in sizes.tolist()], np.float64)
     may_grow = ~np.isin(sizes, exact)
-    while len(sizes) > SIZES and may_grow[:-1].any():
+    while len(sizes) > MAX_SIZES and may_grow[:-1].any():
         least = int(np.where(may_grow[:-1], numbers[:-1] * np.diff(sizes), np.inf).argmin())
         numbers[least + 1] += numbers[least]
         sizes, numbers, may_grow = (np.delete(each, least) for each in (sizes, numbers, may_grow))
@@ -56,37 +56,37 @@ def _duals(sizes: list[int], demand: Floats) -> Floats:
     """Of min Σx_P subject to Σx_P·P ≥ demand: the revised simplex method, from the patterns of one size each. If it has
     not ended by then, not quite the best, but by which no pattern is worth more than a GPU (Farley, 1990)."""
     basis, cost = np.diag([float(MILLI_PER_GPU // size) for size in sizes]), np.ones(len(sizes))
-    for _ in range(STEPS):
+    for _ in range(MAX_SIMPLEX_STEPS):
         prices: Floats = np.linalg.solve(basis.T, cost).astype(np.float64)
         column, column_cost = _entering(sizes, prices)
         if column is None:
             break
         amounts, direction = np.linalg.solve(basis, demand), np.linalg.solve(basis, column)
-        ratios = np.where(direction > EPSILON, amounts / np.where(direction > EPSILON, direction, 1.0), np.inf)
+        ratios = np.where(direction > PRICE_ERROR, amounts / np.where(direction > PRICE_ERROR, direction, 1.0), np.inf)
         leaving = int(ratios.argmin())
         basis[:, leaving], cost[leaving] = column, column_cost
     duals: Floats = np.maximum(prices, 0.0)
-    return duals / most if (most := _fill(sizes, duals)[MILLI_PER_GPU]) > 1 + EPSILON else duals
+    return duals / most if (most := _fill(sizes, duals)[MILLI_PER_GPU]) > 1 + PRICE_ERROR else duals
 
 
 def _entering(sizes: list[int], prices: Floats) -> tuple[Floats | None, float]:
     """(a column that makes the total smaller, its cost): of a share that is not asked for, or a pattern; None: none."""
     column = np.zeros(len(sizes))
-    if prices.min() < -EPSILON:
+    if prices.min() < -PRICE_ERROR:
         column[prices.argmin()] = -1.0
         return column, 0.0
     worth = _fill(sizes, prices)
-    if worth[MILLI_PER_GPU] <= 1 + EPSILON:
+    if worth[MILLI_PER_GPU] <= 1 + PRICE_ERROR:
         return None, 0.0
     left, most = MILLI_PER_GPU, worth.tolist()
     paid = [
         (index, size, price)
         for index, (size, price) in enumerate(zip(sizes, prices.tolist(), strict=True))
-        if price > EPSILON
+        if price > PRICE_ERROR
     ]
-    while most[left] > EPSILON:
+    while most[left] > PRICE_ERROR:
         for index, size, price in paid:
-            if size <= left and most[left - size] + price >= most[left] - EPSILON:
+            if size <= left and most[left - size] + price >= most[left] - PRICE_ERROR:
                 column[index] += 1.0
                 left -= size
                 break

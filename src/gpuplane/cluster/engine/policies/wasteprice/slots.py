@@ -17,10 +17,10 @@ from gpuplane.cluster.engine.cluster import Cluster
 from gpuplane.cluster.engine.workload import RequestClass
 from gpuplane.cluster.model.requests import MILLI_PER_GPU
 
-FIFTHS = 5
-MOST = 4000
+FIFTHS_PER_SLOT = 5
+MAX_SLOTS = 4000
 """Slots of one class on one node that are counted."""
-TOGETHER = 4096
+NODES_PER_BATCH = 4096
 """Nodes whose slots are counted at once: the numbers take memory for each class."""
 
 Numbers = npt.NDArray[np.int32]
@@ -41,7 +41,7 @@ class Slots:
         self._of_one = sum(gpus == 1 for gpus, _ in groups)
         self._per_request = np.array([gpus for gpus, _ in groups[self._of_one :]], np.int32)
         self._per_milli_cpu = 1 / np.array([max(each.cpu_milli, 1) for each in self.classes], np.float32)
-        self._cpu_of_most = MOST * min((max(each.cpu_milli, 1) for each in self.classes), default=1)
+        self._cpu_of_most = MAX_SLOTS * min((max(each.cpu_milli, 1) for each in self.classes), default=1)
         self._fitting = np.zeros(
             (MILLI_PER_GPU + 2, len(sizes)), np.int16
         )  # by room; the last: −1, of a GPU not usable
@@ -57,8 +57,8 @@ class Slots:
         """Fifths of slots of the whole cluster."""
         self.follow(cluster)
         totals: Integers = np.zeros(len(self.classes), np.int64)
-        for first in range(0, len(cluster.nodes), TOGETHER):
-            rows = np.arange(first, min(first + TOGETHER, len(cluster.nodes)))
+        for first in range(0, len(cluster.nodes), NODES_PER_BATCH):
+            rows = np.arange(first, min(first + NODES_PER_BATCH, len(cluster.nodes)))
             totals += self._count(rows, self._fits[rows], cluster.cpu_free[rows]).sum(axis=0, dtype=np.int64)
         return totals
 
@@ -93,16 +93,16 @@ class Slots:
         """Of nodes in this state: how many GPU requests of each size fit, and free CPU."""
         of_gpus = fitting.take(self._size_of, axis=1)
         of_gpus[:, self._of_one :] //= self._per_request
-        slots = np.minimum(of_gpus, MOST).astype(np.int16)[:, self._group_of]
+        slots = np.minimum(of_gpus, MAX_SLOTS).astype(np.int16)[:, self._group_of]
         by_cpu = (np.maximum(cpu, 0).astype(np.float32) + np.float32(0.5))[:, None] * self._per_milli_cpu
         if cpu.max(initial=0) >= self._cpu_of_most:
-            np.minimum(by_cpu, MOST, out=by_cpu)
+            np.minimum(by_cpu, MAX_SLOTS, out=by_cpu)
         fifths = by_cpu.astype(np.int16)
-        fifths[:, self._with_gpus :] *= FIFTHS
+        fifths[:, self._with_gpus :] *= FIFTHS_PER_SLOT
         by_cpu_alone = fifths[:, : self._with_gpus]
         has_cpu = np.minimum(by_cpu_alone, 1)
         np.minimum(by_cpu_alone, slots, out=by_cpu_alone)
-        slots *= FIFTHS - 1
+        slots *= FIFTHS_PER_SLOT - 1
         by_cpu_alone += slots
         by_cpu_alone *= has_cpu
         if not self._accepts_all:

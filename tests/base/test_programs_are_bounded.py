@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gpuplane.base.programs import MOST, Run, Wordy, run
+from gpuplane.base.programs import MAX_OUTPUT_BYTES, EndedProgram, OutputTooLarge, run
 
 SOON = 60.0
 
@@ -33,15 +33,15 @@ async def gone(name: str) -> None:
 
 async def test_what_it_says_and_how_it_ends() -> None:
     text = "import sys; print(sys.stdin.read()); print('b', file=sys.stderr); sys.exit(3)"
-    assert await run(program(text), SOON, given=b"a", environment={"A": "1"}) == Run(3, b"a\n", b"b\n")
+    assert await run(program(text), SOON, given=b"a", environment={"A": "1"}) == EndedProgram(3, b"a\n", b"b\n")
     assert (await run(program("import os; os.kill(os.getpid(), 9)"), SOON)).status == -9
 
 
 async def test_as_much_as_is_wanted_is_taken() -> None:
-    text = f"print('x' * {MOST}, end='')"
-    assert len((await run(program(text), SOON)).output) == MOST
-    with pytest.raises(Wordy):
-        await run(program(f"print('x' * {MOST})"), SOON)
+    text = f"print('x' * {MAX_OUTPUT_BYTES}, end='')"
+    assert len((await run(program(text), SOON)).output) == MAX_OUTPUT_BYTES
+    with pytest.raises(OutputTooLarge):
+        await run(program(f"print('x' * {MAX_OUTPUT_BYTES})"), SOON)
 
 
 @pytest.mark.parametrize("where", ["stdout", "stderr"])
@@ -55,7 +55,7 @@ while True: sys.{where}.write("x" * 100000)
 """
     tracemalloc.start()
     try:
-        with pytest.raises(Wordy):
+        with pytest.raises(OutputTooLarge):
             await run(program(text), SOON)
         assert tracemalloc.get_traced_memory()[1] < 8e6
     finally:

@@ -152,22 +152,22 @@ class _Parser:
 
 
 TAG_PREFIX = "tag:yaml.org,2002:"
-BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-NULLS = ("", "~", "null", "Null", "NULL")
-INTEGER = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[1-9][0-9_]*|0)")
-FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+BOOLEAN_BY_WORD = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+NULL_WORDS = ("", "~", "null", "Null", "NULL")
+INTEGER_PATTERN = re.compile(r"[-+]?(0b[01_]+|0x[0-9a-fA-F_]+|0o?[0-7_]+|[1-9][0-9_]*|0)")
+FLOAT_PATTERN = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 INFINITY_OR_NAN = re.compile(r"([-+]?)\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
 
 
 def parse_scalar(text: str) -> str | int | float | bool | None:
     """The value of unquoted text. Raises ValueError for a number that does not fit into 64 bits."""
-    if text in NULLS:
+    if text in NULL_WORDS:
         return None
-    if text.lower() in BOOLEANS and text in (text.lower(), text.upper(), text.title()):
-        return BOOLEANS[text.lower()]
-    if INTEGER.fullmatch(text):
+    if text.lower() in BOOLEAN_BY_WORD and text in (text.lower(), text.upper(), text.title()):
+        return BOOLEAN_BY_WORD[text.lower()]
+    if INTEGER_PATTERN.fullmatch(text):
         return _parse_integer(text)
-    if FLOAT.fullmatch(text):
+    if FLOAT_PATTERN.fullmatch(text):
         return float(text)
     if INFINITY_OR_NAN.fullmatch(text):
         return float(text.replace(".", "").lower())

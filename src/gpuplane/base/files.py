@@ -19,13 +19,13 @@ from typing import NamedTuple
 
 Path = str | os.PathLike[str]
 
-MOST = 16 * 1024 * 1024
+MAX_FILE_BYTES = 16 * 1024 * 1024
 """Bytes that are read of a file where nobody says otherwise."""
 
-LINKS = 40
+MAX_LINKS = 40
 """Links that one path may lead over, as for the kernel."""
 
-KINDS = {
+FILE_TYPE_NAMES = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device",
@@ -35,19 +35,19 @@ KINDS = {
 }
 
 
-def read(path: Path, most: int = MOST, *, follow: bool = True) -> bytes:
-    """The content of a regular file of at most `most` bytes. Raises OSError, with what is wrong and the path.
+def read(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow: bool = True) -> bytes:
+    """The content of a regular file of at most `max_bytes` bytes. Raises OSError, with what is wrong and the path.
 
     `follow`: whether the last part of the path may be a link (its target has to be a regular file all the same).
     """
     with opened(path, follow=follow) as file:
         parts: list[bytes] = []
-        left = most + 1 if os.fstat(file).st_size <= most else 0  # what is too large is not read in vain
+        left = max_bytes + 1 if os.fstat(file).st_size <= max_bytes else 0  # what is too large is not read in vain
         while left > 0 and (part := os.read(file, min(left, 1 << 20))):
             parts.append(part)
             left -= len(part)
     if left <= 0:
-        raise OSError(errno.EFBIG, f"it is larger than the limit of {most} bytes", os.fspath(path))
+        raise OSError(errno.EFBIG, f"it is larger than the limit of {max_bytes} bytes", os.fspath(path))
     return b"".join(parts)
 
 
@@ -81,7 +81,9 @@ def opened(path: Path, *, follow: bool = True, unfit: Callable[[os.stat_result],
 def irregular(found: os.stat_result) -> str:
     """What keeps it from being read as a regular file: "it is a FIFO, and …"; "" for nothing."""
     kind = stat.S_IFMT(found.st_mode)
-    return "" if kind == stat.S_IFREG else f"it is {KINDS.get(kind, 'something else')}, and must be a regular file"
+    if kind == stat.S_IFREG:
+        return ""
+    return f"it is {FILE_TYPE_NAMES.get(kind, 'something else')}, and must be a regular file"
 
 
 def replace(path: Path, content: bytes, *, mode: int = 0o600, sync: bool = True, aside: Path | None = None) -> None:
@@ -141,7 +143,7 @@ def sync_directory(path: Path) -> None:
         os.close(file)
 
 
-class Way(NamedTuple):
+class ResolvedPath(NamedTuple):
     """Where a path leads, and who could have it lead elsewhere."""
 
     real: str | None
@@ -158,7 +160,7 @@ def walk(
     readlink: Callable[[str], str | None],
     *,
     follow: bool = True,
-) -> Way:
+) -> ResolvedPath:
     """Go along a path below a root, which `lstat` and `readlink` see as "": no link and no `..` leaves it.
 
     They may raise, or give None for what is not there. `follow`: a link is gone along, and trusted where root or we
@@ -174,19 +176,19 @@ def walk(
             continue
         step = f"{at}/{part}"
         if (found := lstat(step)) is None:
-            return Way(None, weak, same)
+            return ResolvedPath(None, weak, same)
         weak = weak or _weak(step, found, follow, on_the_way=True)
         if not stat.S_ISLNK(found.st_mode):
             at = step
             continue
         links += 1
-        target = readlink(step) if follow and links <= LINKS else None
+        target = readlink(step) if follow and links <= MAX_LINKS else None
         if target is None:
-            return Way(None, weak, same)
+            return ResolvedPath(None, weak, same)
         if target.startswith("/"):
             at, same = "", False
         rest += _parts(target)
-    return Way(at or "/", weak or _weak(at, lstat(at), follow, on_the_way=False), same)
+    return ResolvedPath(at or "/", weak or _weak(at, lstat(at), follow, on_the_way=False), same)
 
 
 def _weak(at: str, found: os.stat_result | None, follow: bool, *, on_the_way: bool) -> tuple[str, str] | None:

@@ -13,18 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-MOST = 1 << 16
+MAX_OUTPUT_BYTES = 1 << 16
 """Bytes that a program may say where nobody says otherwise."""
 
-MOMENT = 1.0
+SECONDS_TO_DIE = 1.0
 """Seconds that a program which is killed may take to end. One that is stuck in the kernel is not waited for."""
 
 
-class Wordy(Exception):
-    """A program has said more than anybody wants to hear; how much, in words."""
+class OutputTooLarge(Exception):
+    """A program has said more than it may; how much, in words."""
 
 
-class Run(NamedTuple):
+class EndedProgram(NamedTuple):
     """A program that has ended by itself: its exit status, negative for a signal, and what it said."""
 
     status: int
@@ -41,9 +41,10 @@ async def run(
     directory: Path | None = None,
     output: int = asyncio.subprocess.PIPE,
     errors: int = asyncio.subprocess.PIPE,
-    most: int = MOST,
-) -> Run:
-    """Run a program. Raises TimeoutError where it does not end in time, Wordy, and OSError where it cannot be started.
+    most: int = MAX_OUTPUT_BYTES,
+) -> EndedProgram:
+    """Run a program. Raises TimeoutError where it does not end in time, OutputTooLarge, and OSError where it cannot be
+    started.
 
     `given`: its standard input. `directory`: in which it runs; None for ours.
     `output`, `errors`: as for asyncio; where it is given descriptors for both, it may
@@ -66,7 +67,7 @@ async def run(
     try:
         async with asyncio.timeout(seconds):
             said, complained, _ = await asyncio.gather(*streams)
-            return Run(await process.wait(), said, complained)
+            return EndedProgram(await process.wait(), said, complained)
     except BaseException:
         for stream in streams:
             stream.cancel()
@@ -85,7 +86,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
     with suppress(TimeoutError):
-        async with asyncio.timeout(MOMENT):
+        async with asyncio.timeout(SECONDS_TO_DIE):
             for stream in (process.stdout, process.stderr):
                 while stream is not None and await stream.read(1 << 16):
                     pass
@@ -94,12 +95,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
-    """All that a program says. Raises Wordy."""
+    """All that a program says. Raises OutputTooLarge."""
     said = bytearray()
     while stream is not None and (more := await stream.read(1 << 16)):
         said += more
         if len(said) > most:
-            raise Wordy(f"its output has more than {most >> 10} KiB")
+            raise OutputTooLarge(f"its output has more than {most >> 10} KiB")
     return bytes(said)
 
 

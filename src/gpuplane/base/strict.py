@@ -102,7 +102,7 @@ def _keys_of_config_map(root: DocumentNode) -> str:
 
 
 def _convert_to_type(reader: "_TypedReader", found: Any, kind: type[T]) -> T | None:
-    if found is INVALID:
+    if found is INVALID_VALUE:
         return None
     try:
         return msgspec.convert(found, kind)
@@ -119,7 +119,7 @@ def _invalid_input(file: str, problems: list[LineProblem]) -> InvalidInput:
     return InvalidInput([*lines[:MAX_ERRORS], f"{file}: and {count} more"] if more > 0 else lines)
 
 
-INVALID: Any = object()
+INVALID_VALUE: Any = object()
 
 
 def format_path(path: DocumentPath) -> str:
@@ -141,7 +141,7 @@ class _TypedReader:
         self.reported = set[tuple[int, str]]()  # a node's identity and what is wrong with it: aliases share nodes
 
     def read_value(self, node: DocumentNode, kind: Any, path: DocumentPath) -> Any:
-        """Plain data for `kind`; INVALID where it has a problem, which is then in `problems`."""
+        """Plain data for `kind`; INVALID_VALUE where it has a problem, which is then in `problems`."""
         kind = _matching_union_member(kind, node.value)
         origin, args = get_origin(_without_bounds(kind)), get_args(_without_bounds(kind))
         if isinstance(node.value, dict):
@@ -155,7 +155,7 @@ class _TypedReader:
             parts = _invalid_if_any_invalid(
                 {i: self.read_value(each, args[0], (*path, i)) for i, each in enumerate(node.value)}
             )
-            return parts if parts is INVALID else list(parts.values())
+            return parts if parts is INVALID_VALUE else list(parts.values())
         return self.read_scalar(node, kind, path)
 
     def read_struct(self, node: DocumentNode, kind: Any, path: DocumentPath) -> Any:
@@ -171,7 +171,7 @@ class _TypedReader:
                 self.problems.append((each.line, f"unknown key {key!r}{hint}"))
                 continue
             value = self.read_value(each, known[key].type, (*path, key))
-            if value is not INVALID or known[key].required:
+            if value is not INVALID_VALUE or known[key].required:
                 taken[key] = value
         return _invalid_if_any_invalid(taken)
 
@@ -189,12 +189,12 @@ class _TypedReader:
             self.reported.add((id(node), wrong))
             self.problems.append((node.line, f"{thing}{wrong}".removeprefix(".")))
         self.invalid_paths.append(path)
-        return INVALID
+        return INVALID_VALUE
 
 
 def _invalid_if_any_invalid(parts: dict[Any, Any]) -> Any:
-    """The parts, or INVALID if one of them is."""
-    return INVALID if any(part is INVALID for part in parts.values()) else parts
+    """The parts, or INVALID_VALUE if one of them is."""
+    return INVALID_VALUE if any(part is INVALID_VALUE for part in parts.values()) else parts
 
 
 def _matching_union_member(kind: Any, value: Any) -> Any:

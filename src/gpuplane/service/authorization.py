@@ -44,7 +44,7 @@ REVIEW_TIMEOUT = 5.0
 
 TOKEN_REVIEW = "authentication.k8s.io/v1", "TokenReview"
 ACCESS_REVIEW = "authorization.k8s.io/v1", "SubjectAccessReview"
-ADVICE = "the component metrics-authorization gives the right to ask"
+PERMISSION_ADVICE = "the component metrics-authorization gives the right to ask"
 
 T = TypeVar("T")
 
@@ -183,4 +183,4 @@ def _problem(error: Exception) -> str:
     """What is wrong, and what to do. The texts are the API server's, and have nothing of a request."""
     if isinstance(error, TimeoutError):
         return f"the API server does not answer within {REVIEW_TIMEOUT:g} s"
-    return f"{error}; {ADVICE}" if getattr(error, "code", 0) == HTTPStatus.FORBIDDEN else f"{error}"
+    return f"{error}; {PERMISSION_ADVICE}" if getattr(error, "code", 0) == HTTPStatus.FORBIDDEN else f"{error}"

@@ -17,8 +17,8 @@ from gpuplane.service.servingoptions import CertificateFiles
 
 MAX_PEM_BYTES = 1 << 20
 """Bytes of a certificate with its chain, and of a key: what a Secret has at most."""
-BEGIN, END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
-UTC_TIME, VERSION = 0x17, 0xA0
+CERTIFICATE_BEGIN, CERTIFICATE_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+UTC_TIME_TAG, VERSION_TAG = 0x17, 0xA0
 """Tags of DER in a certificate (RFC 5280, 4.1)."""
 
 
@@ -83,14 +83,14 @@ def _in_memory(content: bytes) -> Iterator[str]:
 def _expiry(pem: bytes) -> float:
     """`notAfter` of the first certificate, which is the server's own (RFC 5280, 4.1.2.5). Raises ValueError."""
     text = pem.decode("latin-1")
-    if (begin := text.find(BEGIN)) < 0:
+    if (begin := text.find(CERTIFICATE_BEGIN)) < 0:
         raise ValueError("no certificate in PEM")
-    der = ssl.PEM_cert_to_DER_cert(text[begin : text.index(END, begin) + len(END)])
+    der = ssl.PEM_cert_to_DER_cert(text[begin : text.index(CERTIFICATE_END, begin) + len(CERTIFICATE_END)])
     (_, certificate), *_ = _elements(der)
     (_, signed), *_ = _elements(certificate)
-    _serial, _algorithm, _issuer, validity, *_ = (content for tag, content in _elements(signed) if tag != VERSION)
+    _serial, _algorithm, _issuer, validity, *_ = (content for tag, content in _elements(signed) if tag != VERSION_TAG)
     _not_before, (tag, not_after) = _elements(validity)
-    form = "%y%m%d%H%M%SZ" if tag == UTC_TIME else "%Y%m%d%H%M%SZ"
+    form = "%y%m%d%H%M%SZ" if tag == UTC_TIME_TAG else "%Y%m%d%H%M%SZ"
     return datetime.strptime(not_after.decode("ascii"), form).replace(tzinfo=UTC).timestamp()
 
 

@@ -17,7 +17,7 @@ CONTENT_TYPES: dict[Format, str] = {
     "openmetrics": "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
 MEDIA_TYPES = {"application/openmetrics-text": "openmetrics", "text/plain": "text", "text/*": "text", "*/*": "text"}
-TOTAL = "_total"
+COUNTER_SUFFIX = "_total"
 
 
 def render(metrics: Iterable[Metric], format: Format) -> bytes:
@@ -40,7 +40,9 @@ def _header(metric: Metric, format: Format) -> Iterator[str]:
         if kind == "untyped":
             kind = "unknown"
         elif kind == "counter":
-            name, kind = (name.removesuffix(TOTAL), kind) if name.endswith(TOTAL) else (name, "unknown")
+            name, kind = (
+                (name.removesuffix(COUNTER_SUFFIX), kind) if name.endswith(COUNTER_SUFFIX) else (name, "unknown")
+            )
     yield f"# HELP {name} {help_text}\n"
     yield f"# TYPE {name} {kind}\n"
 

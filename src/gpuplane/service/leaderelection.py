@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 RELEASE_TIMEOUT = 2.0
 """Seconds that a leader which ends waits for the API server to release its Lease."""
-JITTER = 0.2
+RETRY_JITTER = 0.2
 """The part of the time between two tries by which it varies, so that candidates do not try all at once."""
 
 log = logging.getLogger("gpuplane")
@@ -85,7 +85,7 @@ class Candidate:
         now: Callable[[], float] = boot_time,
     ) -> None:
         """`namespace`, `name`: of the Lease. Raises ValueError for times by which two could lead."""
-        if not times.lease_duration > times.renew_deadline > times.retry_period * (1 + JITTER):
+        if not times.lease_duration > times.renew_deadline > times.retry_period * (1 + RETRY_JITTER):
             raise ValueError("a lease must last longer than its renewal may take, and that longer than a retry")
         self._client, self._name, self._identity, self._times, self._now = client, name, identity, times, now
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
@@ -120,7 +120,7 @@ class Candidate:
         log.error("%s leads no more: it could not renew the lease %s", self._identity, self._name)
 
     async def _pause(self) -> None:
-        await asyncio.sleep(self._times.retry_period * random.uniform(1, 1 + JITTER))  # noqa: S311 (spreads load)
+        await asyncio.sleep(self._times.retry_period * random.uniform(1, 1 + RETRY_JITTER))  # noqa: S311 (spreads load)
 
     async def _tried(self, take: Awaitable[bool]) -> bool:
         """Whether it leads now. What the API server refuses is tried again."""

@@ -17,7 +17,7 @@ from gpuplane.base.text import escape_unprintable
 
 Format = Literal["text", "json"]
 
-SET_OFF = "  | "
+TRACEBACK_PREFIX = "  | "
 """Before each line of a traceback, so that none can be taken for a message."""
 
 
@@ -32,7 +32,7 @@ class Text(logging.Formatter):
 
     def formatException(self, ei: object) -> str:
         lines = super().formatException(ei).split("\n")  # type: ignore[arg-type]
-        return "\n".join(SET_OFF + escape_unprintable(line) for line in lines)
+        return "\n".join(TRACEBACK_PREFIX + escape_unprintable(line) for line in lines)
 
 
 class Json(logging.Formatter):

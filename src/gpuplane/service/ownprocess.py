@@ -11,14 +11,14 @@ from gpuplane.base.files import read
 from gpuplane.base.metrics import Labels, Metric
 
 NO_LABELS = Labels()
-STATM = Path("/proc/self/statm")
+STATM_FILE = Path("/proc/self/statm")
 STARTED_AT = time.time()
 
 
 def process_metrics() -> Iterator[Metric]:
     """CPU time, memory and age of this process, and which version it is."""
     used = resource.getrusage(resource.RUSAGE_SELF)
-    pages = int(read(STATM, 4096).split()[1])
+    pages = int(read(STATM_FILE, 4096).split()[1])
     for name, kind, help, value in (
         ("process_cpu_seconds_total", "counter", "CPU time of the process, in seconds", used.ru_utime + used.ru_stime),
         (

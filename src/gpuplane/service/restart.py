@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from gpuplane.base.logsubject import LogSubject
 
-BACKOFF = (0.5, 30.0)  # seconds: the first wait, and the longest
-STEADY = 5.0  # seconds of work after which a part counts as well again
+RESTART_BACKOFF = (0.5, 30.0)  # seconds: the first wait, and the longest
+STEADY_AFTER = 5.0  # seconds of work after which a part counts as well again
 log = logging.getLogger("gpuplane")
 
 
@@ -20,8 +20,8 @@ async def keep_running(
     run: Callable[[], Awaitable[None]],
     report_failed: Callable[[str], None],
     report_well: Callable[[str], None],
-    backoff: tuple[float, float] = BACKOFF,
-    steady: float = STEADY,
+    backoff: tuple[float, float] = RESTART_BACKOFF,
+    steady: float = STEADY_AFTER,
 ) -> None:
     """Run a part for ever: whatever it raises is reported, and it starts again later.
 

@@ -67,7 +67,7 @@ class ExecPlugin(httpx2.Auth):
             ended = await programs.run(command, PLUGIN_TIMEOUT, environment=self._environment())
         except TimeoutError:
             problem = f"it did not end within {PLUGIN_TIMEOUT:g} s"
-        except programs.Wordy as wordy:
+        except programs.OutputTooLarge as wordy:
             problem = str(wordy)
         except OSError as error:
             hint = f"; {clip(self._plugin.installHint)}" if self._plugin.installHint else ""

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable
 from gpuplane.node.agent.node import Node
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.status import AnyPart
-from gpuplane.service.restart import BACKOFF, STEADY, keep_running
+from gpuplane.service.restart import RESTART_BACKOFF, STEADY_AFTER, keep_running
 
 
 async def keep_part_running(
     node: Node,
     part: AnyPart,
     run: Callable[[], Awaitable[None]],
-    backoff: tuple[float, float] = BACKOFF,
-    steady: float = STEADY,
+    backoff: tuple[float, float] = RESTART_BACKOFF,
+    steady: float = STEADY_AFTER,
 ) -> None:
     """Run a part for ever; it fails by its status from when it raises until it has worked again for a while."""
 

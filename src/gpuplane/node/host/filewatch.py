@@ -22,7 +22,7 @@ FolderContents = dict[str, bytes | OSError]
 """The files of a directory by name; one that cannot be read costs itself."""
 
 MAX_FILES = 1000
-"""Files of a directory, all of them together of `files.MOST` bytes. A ConfigMap holds at most 1 MiB."""
+"""Files of a directory, all of them together of `files.MAX_FILE_BYTES` bytes. A ConfigMap holds at most 1 MiB."""
 
 MAX_SWAPS = 3
 """Times in a row that a directory may be swapped while it is read."""
@@ -82,7 +82,7 @@ def _read(path: Path) -> FolderContents:
     if len(found) > MAX_FILES:
         raise OSError(errno.EFBIG, f"the directory has more than the limit of {MAX_FILES} files", str(path))
     read: FolderContents = {}
-    left = files.MOST
+    left = files.MAX_FILE_BYTES
     for each in sorted(found):
         content = _content(each, min(left, MAX_BYTES))
         if content is not None:

@@ -51,7 +51,7 @@ class Hooks:
             done = await programs.run(command, HOOK_SECONDS, environment=environment, directory=directory)
         except TimeoutError:
             return f"it did not end within {HOOK_SECONDS:g} s"
-        except programs.Wordy as error:
+        except programs.OutputTooLarge as error:
             return str(error)
         except OSError as error:
             return told(error)

@@ -41,7 +41,7 @@ def has_usable_ldconfig(root: Path) -> bool:
     return False
 
 
-def _way(root: Path, path: str) -> files.Way:
+def _way(root: Path, path: str) -> files.ResolvedPath:
     """Where a path of the host leads, as this process sees it."""
 
     def lstat(at: str) -> os.stat_result | None:

@@ -35,7 +35,7 @@ async def run_command(
         )
     except TimeoutError:
         raise CommandTimedOut(f"{name} did not end within {deadline:g} s") from None
-    except programs.Wordy as wordy:
+    except programs.OutputTooLarge as wordy:
         raise CommandFailed(f"{name} was stopped: {wordy}") from None
     except OSError as error:
         raise CommandFailed(f"{name} cannot be started: {error.strerror}") from error

@@ -97,14 +97,14 @@ def _version(request: RuntimeRequest, binary: str) -> Version | None:
         return number
     try:
         said = asyncio.run(programs.run((request.binary or binary, "--version"), VERSION_TIMEOUT))
-    except (OSError, programs.Wordy) as error:
+    except (OSError, programs.OutputTooLarge) as error:
         if request.binary:
             raise NodeAccessFailed(f"{request.binary}: does not print its version: {_why(error)}") from None
         return None
     return parse_version(said.output.decode(errors="replace"))
 
 
-def _why(error: OSError | programs.Wordy) -> str:
+def _why(error: OSError | programs.OutputTooLarge) -> str:
     if isinstance(error, TimeoutError):
         return f"timed out after {VERSION_TIMEOUT:g} s"
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)

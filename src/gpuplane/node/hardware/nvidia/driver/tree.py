@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from gpuplane.base.files import Way, walk
+from gpuplane.base.files import ResolvedPath, walk
 
 ABSENT_ERRORS = (errno.ENOENT, errno.ENOTDIR)
 
@@ -27,7 +27,7 @@ class Tree:
     def __init__(self, root: str) -> None:
         self._root = root.rstrip("/")
         self._seen: dict[str, os.stat_result | None] = {}
-        self._ways: dict[tuple[str, bool], Way] = {}
+        self._ways: dict[tuple[str, bool], ResolvedPath] = {}
         self._listed: dict[str, Mapping[str, bool]] = {}
         self._marks: dict[str, FileMark] = {}
         self._times: dict[str, FileMark] = {}
@@ -69,7 +69,7 @@ class Tree:
         found = self._walk(path, follow=follow).weak
         return f"{self.told(found[0])} {found[1]}" if found is not None else ""
 
-    def _walk(self, path: str, *, follow: bool = True) -> Way:
+    def _walk(self, path: str, *, follow: bool = True) -> ResolvedPath:
         if (path, follow) not in self._ways:
             self._ways[path, follow] = walk(path, lambda at: self._lstat(at or "/"), self._target, follow=follow)
         return self._ways[path, follow]

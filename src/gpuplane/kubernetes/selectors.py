@@ -39,7 +39,7 @@ class Taint(_ApiObject, frozen=True):
     """What keeps pods from a node, or claims from a device."""
 
     key: str
-    effect: str
+    effect: str = ""
     value: str = ""
 
 

@@ -3,7 +3,7 @@
 import math
 import time
 
-from gpuplane.base.pauses import seconds_until_next
+from gpuplane.base.pauses import Backoff, seconds_until_next
 
 
 def test_a_pause_ends_at_a_multiple_of_its_period_and_takes_some_time() -> None:
@@ -15,3 +15,9 @@ def test_a_pause_ends_at_a_multiple_of_its_period_and_takes_some_time() -> None:
 
         assert 0 < pause <= period
         assert math.floor((after + pause + 1e-6) / period) >= math.ceil((before + pause - 1e-6) / period)
+
+
+def test_pauses_double_up_to_the_longest_until_it_goes_well() -> None:
+    pauses = Backoff(0.5, 3.0)
+    assert [pauses.seconds, *(pauses.after(well=False) for _ in range(4))] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert pauses.after(well=True) == pauses.seconds == 0.5

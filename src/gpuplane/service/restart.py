@@ -9,6 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 
 from gpuplane.base.logsubject import LogSubject
+from gpuplane.base.pauses import Backoff
 
 RESTART_BACKOFF = (0.5, 30.0)  # seconds: the first wait, and the longest
 STEADY_AFTER = 5.0  # seconds of work after which a part counts as well again
@@ -28,7 +29,7 @@ async def keep_running(
     `report_failed` gets the reason; `report_well` gets the last reason ("" for none) once the part has worked for
     `steady` seconds.
     """
-    loop, wait, last = asyncio.get_running_loop(), backoff[0], ""
+    loop, pauses, last = asyncio.get_running_loop(), Backoff(*backoff), ""
     while True:
         well = loop.call_later(steady, report_well, last)
         began = loop.time()
@@ -43,11 +44,11 @@ async def keep_running(
         finally:
             well.cancel()
         if loop.time() - began > steady:
-            wait = backoff[0]
+            pauses.after(well=True)
         last = reason
         report_failed(reason)
-        await asyncio.sleep(wait)
-        wait = min(wait * 2, backoff[1])
+        await asyncio.sleep(pauses.seconds)
+        pauses.after(well=False)
 
 
 def _causes(error: Exception) -> Iterator[Exception]:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from gpuplane.kubernetes.client import api, connection, retry
-from gpuplane.kubernetes.client.retry import BACKOFF, STEADY_AFTER, next_pause
 from gpuplane.node.agent.node import Node
 from gpuplane.node.apiserver import node as watching
 from gpuplane.node.apiserver.node import (
@@ -196,18 +195,6 @@ async def test_what_is_wrong_with_the_annotation_is_said(server: ApiServer, kube
         server.put(PATH, node_object({}, {DRAIN_ANNOTATION: "3=x"}))
         await node.comes_to(lambda _: node.apiserver and as_shown(node.apiserver.text).endswith(server.url))
     assert node.standings == ["ok"]
-
-
-def test_rests_grow_and_are_short_after_a_good_stream() -> None:
-    """A server that ends every stream at once is asked about twice a minute, not in a storm."""
-    rested, hour, rounds = 0.0, 0.0, 0
-    while hour < 3600:
-        rested = next_pause(rested, 0.0)
-        hour += rested / 2  # the shortest that chance makes of it
-        rounds += 1
-
-    assert rounds < 300
-    assert next_pause(rested, STEADY_AFTER + 1) == next_pause(0.0, 0.0) == BACKOFF[0]
 
 
 async def test_the_first_word_and_each_change(server: ApiServer, kubeconfig: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from gpuplane.base.tasks import run_until
 from gpuplane.kubernetes.client import connect
 from gpuplane.kubernetes.client.errors import ApiServerError, WatchExpired
-from gpuplane.kubernetes.client.retry import Backoff
+from gpuplane.kubernetes.client.retry import RequestPauses
 from gpuplane.kubernetes.objects import ObjectMetadata
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Informer(Generic[T]):
     ) -> None:
         """Tell a follower, for ever. `meanwhile`: what else is done with the client, from the opening of a stream to
         its end."""
-        backoff = Backoff()
+        pauses = RequestPauses()
         while True:
             began, least = time.monotonic(), 0.0
             try:
@@ -96,7 +96,7 @@ class Informer(Generic[T]):
                 self._version = ""
             except ApiServerError as error:
                 least = follower.failed(error)
-            await self._wait(max(backoff.after_stream(time.monotonic() - began), least))
+            await self._wait(max(pauses.after_stream(time.monotonic() - began), least))
 
     async def _follow(
         self,

@@ -2,6 +2,8 @@
 
 import random
 
+from gpuplane.base.pauses import Backoff
+
 BACKOFF = (0.5, 30.0)
 """Seconds: the first pause after a failure or a stream's end, and the longest."""
 STEADY_AFTER = 60.0
@@ -11,33 +13,28 @@ REFUSED_PAUSE = 300.0
 """Seconds to pause after a refusal that only a person can resolve."""
 
 
-class Backoff:
+class RequestPauses:
     """The pauses of one who asks the API server: each is longer than the one before, and shortened by chance, so that
     the agents of a cluster do not all ask at once."""
 
     def __init__(self) -> None:
-        self._last = 0.0
+        self._backoff = Backoff(*BACKOFF)
 
     def reset(self) -> None:
         """It succeeded: the next pause is a short one."""
-        self._last = 0.0
+        self._backoff.after(well=True)
 
     def after_failure(self, code: int) -> float:
         """Seconds to pause after a failure with this HTTP status (0: there was no answer)."""
-        self._last = REFUSED_PAUSE if code in REFUSED_CODES else next_pause(self._last, 0.0)
-        return jittered(self._last)
+        seconds = self._backoff.seconds
+        self._backoff.after(well=False)
+        return jittered(REFUSED_PAUSE if code in REFUSED_CODES else seconds)
 
     def after_stream(self, lasted: float) -> float:
         """Seconds to pause after a stream, or a try to open one, that lasted so many."""
-        self._last = next_pause(self._last, lasted)
-        return jittered(self._last)
-
-
-def next_pause(last_pause: float, lasted: float) -> float:
-    """Seconds to pause after what lasted `lasted` seconds: twice the last pause, or the shortest after what was
-    stable."""
-    first, longest = BACKOFF
-    return first if lasted > STEADY_AFTER else min(max(2 * last_pause, first), longest)
+        if lasted > STEADY_AFTER:
+            self.reset()
+        return self.after_failure(0)
 
 
 def jittered(seconds: float) -> float:

@@ -11,7 +11,7 @@ from typing import Any
 from gpuplane.base.text import Text
 from gpuplane.kubernetes.claims import ApiClaim
 from gpuplane.kubernetes.client.errors import ApiServerError
-from gpuplane.kubernetes.client.retry import Backoff
+from gpuplane.kubernetes.client.retry import RequestPauses
 from gpuplane.node.apiserver.claims import NOT_FOUND, RIGHTS, ClaimReader, claim_path
 from gpuplane.node.apiserver.retry import pause, timestamp
 from gpuplane.node.core.dra.deviceconditions import ClaimConditions, DeviceCondition, claim_conditions
@@ -34,7 +34,7 @@ Times = Mapping[tuple[str, str, str, str], tuple[DeviceCondition, str]]
 
 async def keep_claim_status(node: Node, reader: ClaimReader) -> None:
     """Keep the entries of our devices, for ever."""
-    writer, backoff = _Writer(node, reader), Backoff()
+    writer, pauses = _Writer(node, reader), RequestPauses()
     while True:
         await node.wait_until(writer.has_work, None)
         await asyncio.sleep(SETTLES)
@@ -43,12 +43,12 @@ async def keep_claim_status(node: Node, reader: ClaimReader) -> None:
         except ApiServerError as error:
             text = f"{error}{RIGHTS if error.code in REFUSED else ''}"
             node.apply(StatusChanged(CLAIM_STATUS, Status("failing", text)))
-            await pause(node, backoff.after_failure(error.code))
+            await pause(node, pauses.after_failure(error.code))
         except ClaimUnavailable as why:
             node.apply(StatusChanged(CLAIM_STATUS, Status("failing", why.reason.text)))
             await asyncio.sleep(30 * WRITE_INTERVAL)
         else:
-            backoff.reset()
+            pauses.reset()
             node.apply(StatusChanged(CLAIM_STATUS, None))
             await asyncio.sleep(WRITE_INTERVAL)
 

@@ -22,7 +22,7 @@ from gpuplane.base.logsubject import LogSubject
 from gpuplane.base.value import Value
 from gpuplane.kubernetes.client import connect
 from gpuplane.kubernetes.client.errors import ApiServerError
-from gpuplane.kubernetes.client.retry import Backoff
+from gpuplane.kubernetes.client.retry import RequestPauses
 from gpuplane.node.apiserver.retry import pause, timestamp
 from gpuplane.node.core.ledger import is_ledger_stored
 from gpuplane.node.core.reports.nodecondition import is_machine_and_config_settled
@@ -69,7 +69,7 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
     start = node.snapshot  # before anything was observed
     last: dict[str, DeviceEventState] | None = None
     told: dict[EventKey, SentEvent] = {}
-    backoff = Backoff()
+    pauses = RequestPauses()
     async for _ in node.changes(is_machine_and_config_settled, event_states):
         while is_machine_and_config_settled(node.snapshot):
             now = event_states(node.snapshot)
@@ -86,9 +86,9 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
                         _mark_sent(last, now, event.devices)
             except ApiServerError as error:
                 node.apply(StatusChanged(EVENTS, Status("failing", str(error))))
-                await pause(node, backoff.after_failure(error.code))
+                await pause(node, pauses.after_failure(error.code))
             else:
-                backoff.reset()
+                pauses.reset()
                 node.apply(StatusChanged(EVENTS, Status("ok", f"Events of Node {name} are sent")))
                 await asyncio.sleep(WRITE_INTERVAL)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from gpuplane.base.text import clip
 from gpuplane.kubernetes.client import connect
 from gpuplane.kubernetes.client.errors import ApiServerError
-from gpuplane.kubernetes.client.retry import Backoff
+from gpuplane.kubernetes.client.retry import RequestPauses
 from gpuplane.node.apiserver.retry import followed_since, pause
 from gpuplane.node.model.config import NodeSettings, Settings
 from gpuplane.node.model.facts import StatusChanged
@@ -62,7 +62,7 @@ class Kept(Protocol[T]):
 
 async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
     """Keep it so, for ever."""
-    backoff, memory = Backoff(), _Memory(kept)
+    pauses, memory = RequestPauses(), _Memory(kept)
     while True:
         await node.wait_until(memory.is_over, memory.seconds_left(node.now()))
         snapshot = node.snapshot
@@ -84,10 +84,10 @@ async def keep(node: Node, kept: Kept[T], kubeconfig: Path | None) -> None:
             reason = f"{error}; {kept.rights} has the rights" if error.code == FORBIDDEN else str(error)
             node.apply(StatusChanged(kept.part, Status("failing", reason)))
             await pause(
-                node, backoff.after_failure(error.code), partial(_is_wanted_otherwise, kept, settings, is_wanted)
+                node, pauses.after_failure(error.code), partial(_is_wanted_otherwise, kept, settings, is_wanted)
             )
         else:
-            backoff.reset()
+            pauses.reset()
             memory.note(snapshot, wanted, node.now())
             node.apply(StatusChanged(kept.part, status))
             await asyncio.sleep(min(URGENT_INTERVAL, WRITE_INTERVAL) if kept.is_urgent else WRITE_INTERVAL)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from gpuplane.base.value import Value
 from gpuplane.kubernetes.client import connect
 from gpuplane.kubernetes.client.errors import ApiServerError
-from gpuplane.kubernetes.client.retry import Backoff
+from gpuplane.kubernetes.client.retry import RequestPauses
 from gpuplane.kubernetes.objects import ApiNode
 from gpuplane.node.apiserver.node import NODES_PATH
 from gpuplane.node.apiserver.retry import followed_since, pause, timestamp
@@ -88,7 +88,7 @@ class _Patience:
 async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> None:
     """Keep the conditions of this Node object up to date, for ever."""
     written: WrittenConditions | None = None
-    patience, backoff, next_beat = _Patience(node.now), Backoff(), 0.0
+    patience, pauses, next_beat = _Patience(node.now), RequestPauses(), 0.0
     while True:
         now = node.now()
         current, left = patience.settled(node.snapshot, now)
@@ -104,12 +104,12 @@ async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> N
         except ApiServerError as error:
             written = None
             node.apply(StatusChanged(NODE_CONDITION, Status("failing", str(error))))
-            await pause(node, backoff.after_failure(error.code))
+            await pause(node, pauses.after_failure(error.code))
         else:
             kept = held.by_type if held is not None else {}
             by_type = {**kept, **{type: (said, since[type]) for type, said in current.items()}}
             written = WrittenConditions(by_type=by_type, followed_since=link)
-            backoff.reset()
+            pauses.reset()
             next_beat = node.now() + HEARTBEAT
             text = f"{' and '.join(current)} of Node {name} {'is' if len(current) == 1 else 'are'} up to date"
             node.apply(StatusChanged(NODE_CONDITION, Status("ok", text)))

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from gpuplane.base.pauses import Backoff
 from gpuplane.base.tasks import run_until
 from gpuplane.base.text import clip, format_count, join_first_names
 from gpuplane.kubernetes.claims import ApiSlice
 from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.kubernetes.client.informer import Informer
-from gpuplane.kubernetes.client.retry import REFUSED_CODES, REFUSED_PAUSE, Backoff, jittered
+from gpuplane.kubernetes.client.retry import REFUSED_CODES, REFUSED_PAUSE, RequestPauses, jittered
 from gpuplane.kubernetes.objects import ApiNode
 from gpuplane.node.apiserver.events import EventKey, SentEvent, send_event
 from gpuplane.node.apiserver.node import NODES_PATH
@@ -117,7 +118,7 @@ class _Publisher:
         self._owner = ""
         self._changed = asyncio.Event()  # by others
         self._published: tuple[ResourceSlice, ...] | None = None  # all of which is as it shall be
-        self._healed_at, self._healing_pause = -CALM, 0.0
+        self._healed_at, self._healing_pauses = -CALM, Backoff(*HEALING)
         self._server_name = ""
         self._told: dict[EventKey, SentEvent] = {}
         self._told_code = ""
@@ -183,7 +184,7 @@ class _Publisher:
 
     async def write(self, client: "ApiClient") -> None:
         """Write what differs, whenever something does; for ever."""
-        backoff = Backoff()
+        pauses = RequestPauses()
         while True:
             wanted = self._view(self.node.snapshot)
             if wanted is not None and _driver(self.node.snapshot) == self.driver:
@@ -192,10 +193,10 @@ class _Publisher:
                 except ApiServerError as error:
                     self._report_failure(error)
                     await self._tell(client)
-                    seconds = backoff.after_failure(error.code)
+                    seconds = pauses.after_failure(error.code)
                     await pause(self.node, seconds, partial(self._is_wanted_otherwise, wanted))
                     continue
-                backoff.reset()
+                pauses.reset()
                 self._published = wanted
                 self._report(wanted)
                 await self._tell(client)
@@ -231,10 +232,10 @@ class _Publisher:
 
     async def _pause_healing(self, wanted: tuple[ResourceSlice, ...]) -> None:
         """Before what others have changed is written again: the longer, the more often they do."""
-        first, longest = HEALING
         calm = self.node.now() - self._healed_at > CALM
-        self._healing_pause = 0.0 if calm else min(max(2 * self._healing_pause, first), longest)
-        await self.node.wait_until(partial(self._is_wanted_otherwise, wanted), self._healing_pause)
+        seconds = 0.0 if calm else self._healing_pauses.seconds
+        self._healing_pauses.after(well=calm)
+        await self.node.wait_until(partial(self._is_wanted_otherwise, wanted), seconds)
         self._healed_at = self.node.now()
 
     async def _send(self, client: "ApiClient", wanted: tuple[ResourceSlice, ...], todo: Changes) -> None:

@@ -26,6 +26,7 @@ from itertools import islice
 from pathlib import Path
 
 from gpuplane.base import files
+from gpuplane.base.pauses import Backoff
 from gpuplane.kubernetes.podref import ContainerId, PodRef
 
 CONTAINER_LOGS, POD_LOGS = "var/log/containers", "var/log/pods"
@@ -55,7 +56,7 @@ class PodRecords:
         self._root = root
         self._known: Mapping[ContainerId, PodRef] = {}
         self._looked_for: Collection[ContainerId] = ()  # those that the last reading was for
-        self._read_at, self._pause = -MAX_READ_INTERVAL, READ_INTERVAL
+        self._read_at, self._pauses = -MAX_READ_INTERVAL, Backoff(READ_INTERVAL, MAX_READ_INTERVAL)
 
     def has_all(self, containers: Collection[ContainerId]) -> bool:
         """Whether all names of these containers are known, so that `names` reads nothing."""
@@ -70,11 +71,11 @@ class PodRecords:
             self._known = {each: self._known[each] for each in containers if each in self._known}
         missing = {each for each in containers if not _is_whole(self._known.get(each))}
         if not missing <= set(self._looked_for):
-            self._pause = READ_INTERVAL
+            self._pauses.after(well=True)
         now = time.monotonic()
-        if missing and now - self._read_at >= self._pause:
+        if missing and now - self._read_at >= self._pauses.seconds:
             found = {**self._known, **dict(self._read(missing))}
-            self._pause = min(2 * self._pause, MAX_READ_INTERVAL) if found == self._known else READ_INTERVAL
+            self._pauses.after(well=found != self._known)
             self._known, self._looked_for, self._read_at = found, missing, now
         return self._known
 

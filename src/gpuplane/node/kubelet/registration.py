@@ -33,7 +33,7 @@ from pathlib import Path
 import grpc
 
 from gpuplane.base.logsubject import LogSubject
-from gpuplane.base.pauses import seconds_until_next
+from gpuplane.base.pauses import Backoff, seconds_until_next
 from gpuplane.base.text import clip
 from gpuplane.kubernetes.resourcenames import RESOURCE_PREFIX
 from gpuplane.node.core.advertising import offer
@@ -123,14 +123,14 @@ class Registration:
 
     async def run(self) -> None:
         """Register, and register again, until the resource is gone or we stop serving. Raises nothing."""
-        rest = self.backoff[0]
+        pauses = Backoff(*self.backoff)
         try:
             while self._is_offered():
                 began = self.node.now()
                 await self._try_once()
                 steady = self.node.now() - began > STEADY_AFTER
-                something_new = await self._pause(self.backoff[0] if steady else rest)
-                rest = self.backoff[0] if steady or something_new else min(rest * 2, self.backoff[1])
+                something_new = await self._pause(self.backoff[0] if steady else pauses.seconds)
+                pauses.after(well=steady or something_new)
         finally:
             self.node.apply(StatusChanged(self.part, None))
 

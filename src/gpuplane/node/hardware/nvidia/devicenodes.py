@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 
 from gpuplane.base import files
+from gpuplane.base.pauses import Backoff
 from gpuplane.node.core.devicenodes import DesiredNodes, DeviceNodeReconcileResult, desired_nodes, nodes_status
 from gpuplane.node.hardware.nvidia.driver.devicenodes import parse_major_numbers
 from gpuplane.node.model.facts import StatusChanged
@@ -38,17 +39,17 @@ OPEN_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 async def keep_device_nodes(node: Node, root: Path, every: float = 5.0) -> None:
     """Make what is missing and may be made, and say what stays missing, for ever. `root`: its /dev is the host's."""
-    wait, made = every, tuple[str, ...]()
+    pauses, made = Backoff(every, MAX_RETRY_INTERVAL), tuple[str, ...]()
     while True:
         if (wanted := desired_nodes(node.snapshot)) is None:
             node.apply(StatusChanged(DEVICE_NODES, None))
-            wait = every
+            pauses.after(well=True)
         else:
             found = await asyncio.to_thread(reconcile_device_nodes, root, wanted)
             made = tuple(dict.fromkeys((*made, *found.created)))
             node.apply(StatusChanged(DEVICE_NODES, nodes_status(found.but(created=made))))
-            wait = min(wait * 2, MAX_RETRY_INTERVAL) if found.problem else every
-        await node.wait_until(partial(_another, wanted), wait)
+            pauses.after(well=not found.problem)
+        await node.wait_until(partial(_another, wanted), pauses.seconds)
 
 
 def _another(before: DesiredNodes | None, snapshot: Snapshot) -> bool:

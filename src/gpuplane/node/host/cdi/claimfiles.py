@@ -18,6 +18,7 @@ import msgspec
 
 from gpuplane.base import files
 from gpuplane.base.document import MAX_BYTES
+from gpuplane.base.pauses import Backoff
 from gpuplane.base.text import Text, format_count, join
 from gpuplane.base.value import Value
 from gpuplane.node.core.containers.cdi.specstatus import spec_fingerprint
@@ -56,12 +57,12 @@ async def keep_claim_files(node: Node, directory: Path, every: float = 1.0, plug
     `plugins`: kubelet's directory of plugins, in which ours has the files that describe devices; its path here is that
     on the host. None: there are no such files.
     """
-    keeper, wait = _Keeper(node, directory, plugins), every
+    keeper, pauses = _Keeper(node, directory, plugins), Backoff(every, MAX_RETRY_INTERVAL)
     while True:
         wanted = _wanted(node.snapshot)
         if wanted is not None:
-            wait = every if await keeper.round(wanted) else min(wait * 2, MAX_RETRY_INTERVAL)
-        await node.wait_until(partial(_changed, wanted), wait)
+            pauses.after(well=await keeper.round(wanted))
+        await node.wait_until(partial(_changed, wanted), pauses.seconds)
 
 
 def _wanted(snapshot: Snapshot) -> WantedClaimFiles | None:

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
+from gpuplane.base.pauses import Backoff
 from gpuplane.base.text import join
 from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.containers.cdi.desiredspecs import (
@@ -73,16 +74,17 @@ class SpecificationKeeper:
 
     async def keep(self, every: float) -> None:
         """Go round whenever something else is wanted, and look every so many seconds; less often while that fails."""
-        wait, tidied = every, False
+        pauses, tidied = Backoff(every, MAX_RETRY_INTERVAL), False
         while True:
             seen = _wanted(self.node.snapshot)
             if not tidied and not standby_reason(self.node.snapshot):
                 await asyncio.to_thread(disk.remove_temporary_files, self.directory)
                 tidied = True
             if is_any_kind_and_config_known(self.node.snapshot) and self._given() != self.done:
-                wait = every if await self.round() else min(wait * 2, MAX_RETRY_INTERVAL)
+                pauses.after(well=await self.round())
             await self.node.wait_until(
-                partial(_changed, seen), wait if seen[0] or self.done is None else IDLE_INTERVAL_FACTOR * every
+                partial(_changed, seen),
+                pauses.seconds if seen[0] or self.done is None else IDLE_INTERVAL_FACTOR * every,
             )
 
     def _given(self) -> object:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuplane.base import files
 from gpuplane.base.logsubject import LogSubject
+from gpuplane.base.pauses import Backoff
 from gpuplane.base.text import clip
 from gpuplane.node.core.mps import daemon_directory, daemon_part
 from gpuplane.node.host.filewatch import watch_file
@@ -69,14 +70,14 @@ class Supervisor:
 
     async def _trusted(self) -> None:
         """Wait until nobody else can put another thing where we obey what is written, and start what is asked for."""
-        said, wait = "", RETRY_INTERVALS[0]
+        said, pauses = "", Backoff(*RETRY_INTERVALS)
         while reason := self._risk():
             self.not_ready_reason = reason
             if reason != said:
                 log.error("the supervisor cannot manage daemons below %s: %s", self._root, reason)
-                said, wait = reason, RETRY_INTERVALS[0]
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, RETRY_INTERVALS[1])
+                said, pauses = reason, Backoff(*RETRY_INTERVALS)
+            await asyncio.sleep(pauses.seconds)
+            pauses.after(well=False)
 
     def _risk(self) -> str:
         """Why the directories cannot be used; "" if they can. Makes those that are missing.
@@ -130,7 +131,7 @@ class Supervisor:
 
     async def _keep(self, name: str) -> None:
         """Turn after turn, until nothing is wanted of it and nothing is left."""
-        wait = RETRY_INTERVALS[0]
+        pauses = Backoff(*RETRY_INTERVALS)
         while True:
             try:
                 stands = await self._turn(name)
@@ -138,15 +139,15 @@ class Supervisor:
                 if not isinstance(error, CommandFailed | OSError):
                     log.exception("%s", name, extra=_about(name))
                 self._stand(DaemonStatus(name=name, state="failing", reason=_told(error)))
-                await asyncio.sleep(wait)
-                wait = min(wait * 2, RETRY_INTERVALS[1])
+                await asyncio.sleep(pauses.seconds)
+                pauses.after(well=False)
             else:
                 if stands is None and self._wanted_daemon(name) is None:
                     del self._keepers[name]
                     self._stands.pop(name, None)
                     log.info("%s: ended", name, extra=_about(name))
                     return
-                wait = RETRY_INTERVALS[0]
+                pauses.after(well=True)
                 if stands is None or not self._stand(stands):  # what is news is looked at again at once
                     await asyncio.sleep(DAEMON_CHECK_INTERVAL)
 

@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from gpuplane.base.pauses import sleep_until_next
+from gpuplane.base.pauses import Backoff, sleep_until_next
 from gpuplane.base.text import clip
 from gpuplane.base.value import Value
 from gpuplane.node.core.dra.names import POD_UID
@@ -113,15 +113,15 @@ async def register_driver(
 
     It reports the status of the DRA plugin.
     """
-    driver, pause = Driver(node, sockets, add_services, may_serve), backoff[0]
+    driver, pauses = Driver(node, sockets, add_services, may_serve), Backoff(*backoff)
     try:
         while True:
             began = node.now()
             await driver.serve()
             if node.now() - began > backoff[1]:
-                pause = backoff[0]
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, backoff[1])
+                pauses.after(well=True)
+            await asyncio.sleep(pauses.seconds)
+            pauses.after(well=False)
     finally:
         node.apply(StatusChanged(DRA_PLUGIN, None))
 

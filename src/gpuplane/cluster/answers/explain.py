@@ -115,12 +115,12 @@ def _show_pod(
         gpus=explain_gpus(cluster, pod.request, node, placed, found.placement) if node else found.gpus,
         counts=dict(found.counts()),
         nodes=found.nodes,
-        preemption=_ends(found.preemption, waiting, budgets),
-        ending=_ends(found.ending, waiting, budgets),
+        preemption=_show_end(found.preemption, waiting, budgets),
+        ending=_show_end(found.ending, waiting, budgets),
     )
 
 
-def _ends(found: Preemption | None, waiting: Collection[str], budgets: Mapping[str, int]) -> EndShown | None:
+def _show_end(found: Preemption | None, waiting: Collection[str], budgets: Mapping[str, int]) -> EndShown | None:
     if found is None:
         return None
     ends = {each.name: each.priority for each in found.ends}

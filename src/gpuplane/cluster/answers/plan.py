@@ -61,13 +61,13 @@ def movable(seen: SeenCluster) -> list[Placed]:
     those that it has."""
     nodes = {each.name: each for each in seen.nodes}
     return [
-        Placed(each.name, _as_good(each.request, each.placement, nodes[each.placement.node]), each.placement)
-        for each in _beside_gpus(seen)
+        Placed(each.name, _request_as_good(each.request, each.placement, nodes[each.placement.node]), each.placement)
+        for each in _pods_on_gpu_nodes(seen)
         if each.placement is not None and each.uid and each.can_move
     ]
 
 
-def _as_good(request: Request, placement: Placement, node: Node) -> Request:
+def _request_as_good(request: Request, placement: Placement, node: Node) -> Request:
     """What it asks for, of the models that it has, if it names none; and no smaller shares, if it asks for ids."""
     parts = [
         wanted.but(
@@ -80,7 +80,7 @@ def _as_good(request: Request, placement: Placement, node: Node) -> Request:
     return request.but(gpus=tuple(parts)) if parts else request
 
 
-def _beside_gpus(seen: SeenCluster) -> list[Pod]:
+def _pods_on_gpu_nodes(seen: SeenCluster) -> list[Pod]:
     nodes = {each.name for each in seen.nodes if each.gpus}
     return [each for each in seen.pods if each.placement is not None and each.placement.node in nodes]
 
@@ -104,7 +104,7 @@ def show_plan(seen: SeenCluster, config: PlacementConfig, most: int) -> PlanShow
     return PlanShown(
         nodes=len(cluster.rows),
         gpus=int((cluster.is_usable | cluster.is_partitioned).sum()),
-        pods=len(_beside_gpus(seen)),
+        pods=len(_pods_on_gpu_nodes(seen)),
         movable=len(may_move),
         moves=moves,
         gain=plan.gain,

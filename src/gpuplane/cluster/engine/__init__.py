@@ -1,5 +1,5 @@
 """Which GPU of which node a pod gets, with the whole cluster in view.
 
 The engine is pure: a `Cluster` (arrays of what is free), a `Request`, a policy, and out comes a `Placement`. NumPy is
-imported in this room alone, and needs `gpuplane[placement]`.
+imported here and by those above, and needs `gpuplane[placement]`.
 """

@@ -1,6 +1,6 @@
 """To which nodes of a cluster rules allow a pod, all nodes at once: a requirement is decided once for each value that
 nodes have of its label, not once for each node. What requirements and tolerations mean is said in
-`node/core/nodeselection.py` alone.
+`kubernetes/selectors.py` alone.
 
 Values are kept of the labels that rules ask about, and only nodes that were described anew are looked at again.
 """

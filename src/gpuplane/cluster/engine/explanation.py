@@ -80,7 +80,7 @@ def explain(
     cluster = engine.cluster
     scores, placement = engine.scores(pod.request), engine.choose(pod.request)
     chosen = -1 if placement is None else cluster.rows[placement.node]
-    codes = _codes(cluster, emptied(cluster) if empty is None else empty, pod.request)
+    codes = _node_codes(cluster, emptied(cluster) if empty is None else empty, pod.request)
     nodes = list[NodeReason]()
     for name, row in cluster.rows.items():
         if scores[row] > -np.inf:
@@ -145,7 +145,7 @@ def _gpu_codes(cluster: Cluster, empty: Cluster, row: int, wanted: GpuRequest) -
     return codes.tolist()
 
 
-def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, str]:
+def _node_codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, str]:
     """Node → why the pod would not fit there."""
     rows = np.array([*cluster.rows.values()], np.int64)
     found = np.full(len(rows), "gpus-in-use", object)
@@ -168,10 +168,10 @@ def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, str]
             keep(there.sum(axis=1) >= wanted.count, code)
     if any(each.linked == "required" for each in request.gpus):
         unlinked = request.but(gpus=tuple(each.but(linked="any") for each in request.gpus))
-        keep(_fits(empty, request) | ~_fits(empty, unlinked), "not-linked")
+        keep(_fits_on_nodes(empty, request) | ~_fits_on_nodes(empty, unlinked), "not-linked")
     no_others = request.but(others=())
-    keep(_fits(empty, request) | ~_fits(empty, no_others), "no-others")
-    keep(_fits(empty, request), "too-small")
+    keep(_fits_on_nodes(empty, request) | ~_fits_on_nodes(empty, no_others), "no-others")
+    keep(_fits_on_nodes(empty, request), "too-small")
     of_gpus = {name for name, _ in request.others if name in cluster.resources or name.startswith(MIG_RESOURCE_PREFIX)}
     others = tuple(each for each in request.others if each[0] not in of_gpus)
     for need in cluster.node_needs(request.but(others=others)):
@@ -180,7 +180,7 @@ def _codes(cluster: Cluster, empty: Cluster, request: Request) -> dict[str, str]
     return dict(zip(cluster.rows, found.tolist(), strict=True))
 
 
-def _fits(cluster: Cluster, request: Request) -> Booleans:
+def _fits_on_nodes(cluster: Cluster, request: Request) -> Booleans:
     """On which nodes a request fits."""
     rows = np.arange(len(cluster.rows))
     return np.isin(rows, candidates(cluster, request, rows).rows)

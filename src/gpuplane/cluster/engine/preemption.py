@@ -104,7 +104,7 @@ def preempts(pod: Pod) -> Callable[[Pod], bool]:
     return lambda other: pod.may_preempt and other.priority < pod.priority
 
 
-def _fits(cluster: Cluster, row: int, request: Request) -> bool:
+def _fits_on_node(cluster: Cluster, row: int, request: Request) -> bool:
     """Whether a request fits on a node. To say so of one container takes far less than to find its place."""
     if len(request.gpus) > 1 or any(each.wants_links and each.linked == "required" for each in request.gpus):
         return place_within(cluster, row, request) is not None
@@ -126,7 +126,7 @@ def _on_node(
         ends, back = list[Pod](), list[Pod]()
         for each in sorted(victims, key=lambda pod: (id(pod) not in beyond, -pod.priority, sign * pod.gpu_milli)):
             _move([each], cluster.hold)
-            if _fits(cluster, row, request):
+            if _fits_on_node(cluster, row, request):
                 back.append(each)
                 continue
             _move([each], cluster.give_back)

@@ -90,11 +90,11 @@ def _without_gpus(api: ApiNode) -> Node:
         labels=api.metadata.labels or {},
         is_schedulable=not api.spec.unschedulable and not closing,
         taints=tuple(each for each in taints if each not in closing),
-        others=_others(have),
+        others=_other_resources(have),
     )
 
 
-def _others(have: Resources) -> dict[str, int]:
+def _other_resources(have: Resources) -> dict[str, int]:
     """What a node has beside CPU and memory. What it does not name it does not have, as kube-scheduler takes it
     (noderesources/fit.go). Every kubelet says how many pods it takes; a file written by hand may leave that out, and
     then it takes any number."""
@@ -117,11 +117,11 @@ def profile_name(resource: str) -> str:
 def _by_annotation(node: Node, told: NodeGpus) -> SeenNode:
     gpus, devices = list[Gpu](), dict[str, int]()
     for each in told.gpus:
-        singles = [device for device in each.mig if device.resource is not None and _is_single(device)]
+        singles = [device for device in each.mig if device.resource is not None and _is_offered_as_gpu(device)]
         if singles:
             for device in singles:
                 devices[device.index] = len(gpus)
-                gpus.append(_single(each, device))
+                gpus.append(_mig_device_as_gpu(each, device))
             continue
         devices[each.index] = len(gpus)
         devices |= {device.index: len(gpus) for device in each.mig}
@@ -138,7 +138,7 @@ def offered_resources(told: NodeGpus) -> Iterator[OfferedResource]:
         yield from (each for each in found if each is not None)
 
 
-def _is_single(device: NodeMigDevice) -> bool:
+def _is_offered_as_gpu(device: NodeMigDevice) -> bool:
     """Whether it is offered as a GPU, and not by its profile."""
     return device.resource is not None and not device.resource.name.startswith(MIG_RESOURCE_PREFIX)
 
@@ -168,7 +168,7 @@ def _gpu(each: NodeGpu) -> Gpu:
     )
 
 
-def _single(gpu: NodeGpu, device: NodeMigDevice) -> Gpu:
+def _mig_device_as_gpu(gpu: NodeGpu, device: NodeMigDevice) -> Gpu:
     """A MIG device that is offered as a GPU, by the name that NVIDIA's tools once had for it."""
     assert device.resource is not None
     return Gpu(
@@ -191,9 +191,9 @@ def _by_labels(api: ApiNode) -> tuple[Gpu, ...]:
     resource = GPU_RESOURCE if count else SHARED_RESOURCE
     ids = amount_of(capacity, resource)
     well = ids if allocatable is None else min(ids, amount_of(allocatable, resource))
-    of_each, whole = _share(labels, ids)
+    of_each, whole = _replicas_and_gpus(labels, ids)
     model = model_name(labels.get("nvidia.com/gpu.product", "")).removesuffix("-SHARED")
-    memory = _number(labels, "nvidia.com/gpu.memory")
+    memory = _number_of_label(labels, "nvidia.com/gpu.memory")
     units = Gpu("", model, memory, of_each, resource=resource)
     gpus = [
         units.but(id=f"{name}/{place}", code="" if (place + 1) * of_each <= well else NOT_ALLOCATABLE)
@@ -204,17 +204,20 @@ def _by_labels(api: ApiNode) -> tuple[Gpu, ...]:
         if each.startswith(MIG_RESOURCE_PREFIX):
             profiles[profile_name(each)] += amount_of(allocatable or capacity, each)
     if profiles:
-        count = min(max(_number(labels, "nvidia.com/gpu.count") - whole, 1), MAX_GPUS_PER_NODE)
+        count = min(max(_number_of_label(labels, "nvidia.com/gpu.count") - whole, 1), MAX_GPUS_PER_NODE)
         for place in range(count):
             mine = {profile: number // count + (place < number % count) for profile, number in profiles.items()}
             gpus.append(Gpu(f"{name}/{whole + place}", model, memory, is_partitioned=True, profiles=mine))
     return tuple(gpus)
 
 
-def _share(labels: Mapping[str, str], ids: int) -> tuple[int, int]:
+def _replicas_and_gpus(labels: Mapping[str, str], ids: int) -> tuple[int, int]:
     """(ids that stand for each GPU, GPUs). `nvidia.com/gpu.count` does not count MIG devices under `nvidia.com/gpu`
     apart: then it is their number."""
-    replicas, count = _number(labels, "nvidia.com/gpu.replicas"), _number(labels, "nvidia.com/gpu.count")
+    replicas, count = (
+        _number_of_label(labels, "nvidia.com/gpu.replicas"),
+        _number_of_label(labels, "nvidia.com/gpu.count"),
+    )
     if replicas <= 1 and count and ids > count and ids % count == 0:
         replicas = ids // count  # a plugin that shares and does not say so in labels
     replicas = max(replicas, 1)
@@ -235,7 +238,7 @@ def _by_memory(name: str, labels: Mapping[str, str], shared: int, capacity: Reso
 
 
 def _aliyun_gpus(capacity: Resources, labels: Mapping[str, str]) -> int:
-    return amount_of(capacity, ALIYUN_COUNT) or _number(labels, "nvidia.com/gpu.count")
+    return amount_of(capacity, ALIYUN_COUNT) or _number_of_label(labels, "nvidia.com/gpu.count")
 
 
 def _unit_mib(shared: int, count: int) -> int:
@@ -253,6 +256,6 @@ def aliyun_unit_mib(nodes: Iterable[ApiNode]) -> int:
     return 1024
 
 
-def _number(labels: Mapping[str, str], name: str) -> int:
+def _number_of_label(labels: Mapping[str, str], name: str) -> int:
     text = labels.get(name, "")
     return int(text) if is_number(text) else 0

@@ -77,7 +77,11 @@ def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
     text is of a plugin that has gone. A GPU counts as one id: who asks for it and for no memory gets all of it.
     """
     try:
-        found = _DEVICES_DECODER.decode(text) if text.startswith("[") else [*map(_once, text.rstrip(":").split(":"))]
+        found = (
+            _DEVICES_DECODER.decode(text)
+            if text.startswith("[")
+            else [*map(_parse_old_device, text.rstrip(":").split(":"))]
+        )
     except NOT_DECODED as error:
         raise ValueError(f"annotation {HAMI_DEVICES_ANNOTATION} cannot be read: {error}") from None
     if len(found) > MAX_DEVICES or len({each.id for each in found}) < len(found):
@@ -97,7 +101,7 @@ def registered_gpus(text: str, ids: int) -> tuple[Gpu, ...]:
     )
 
 
-def _once(text: str) -> _Registered:
+def _parse_old_device(text: str) -> _Registered:
     """A device as it was written before there was JSON."""
     cells = text.split(",")
     if len(cells) < 7:
@@ -110,12 +114,12 @@ def held_gpus(api: ApiPod) -> tuple[HeldGpu, ...]:
     """The GPUs that a pod has, as HAMi or gpushare says it; none where nothing is said that can be read."""
     annotations = api.metadata.annotations or {}
     if text := annotations.get(HAMI_ALLOCATION_ANNOTATION):
-        return _allocated(text, api)
+        return _parse_allocation(text, api)
     place = annotations.get(ALIYUN_INDEX_ANNOTATION, "")
     return (HeldGpu("", int(place)),) if is_number(place) else ()
 
 
-def _allocated(text: str, api: ApiPod) -> tuple[HeldGpu, ...]:
+def _parse_allocation(text: str, api: ApiPod) -> tuple[HeldGpu, ...]:
     texts = text.removesuffix(";").split(";")
     inits, containers = api.spec.init_containers or [], api.spec.containers
     by_number: dict[int, Sequence[Container]] = {

@@ -83,8 +83,8 @@ class GpusThere(NamedTuple):
 def read_pod(api: ApiPod, there: GpusThere) -> Pod:
     """What a pod asks for; it has no place yet. A pod without a UID, as a file may have it, gets its name for one."""
     spec, metadata = api.spec, api.metadata
-    total = _total(api)
-    asking = _asking(api, there)
+    total = _total_resources(api)
+    asking = _gpu_requests(api, there)
     if mib := min(in_units(total.get(ALIYUN_MEMORY, NONE)) * _aliyun_mib(there), LARGEST):
         names = [each.name for each in _containers(spec) if amount_of(each.amounts(), ALIYUN_MEMORY)]
         asking.append((names[0] if names else "", GpuRequest(memory_mib=mib, resource=ALIYUN_MEMORY)))
@@ -98,13 +98,13 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
             memory_bytes=in_units(total.pop("memory", NONE)),
             gpus=tuple(wanted.but(**selection) for _, wanted in asking),
             nodes=_node_rules(spec),
-            others=_others(total, api, there),
+            others=_other_resources(total, api, there),
         ),
         containers=tuple(name for name, _ in asking),
         priority=spec.priority or 0,
         can_move=_can_move(api),
-        can_end=MIRROR_POD_ANNOTATION not in (metadata.annotations or {}) and "Node" not in _owners(api),
-        comes_back="DaemonSet" in _owners(api),
+        can_end=MIRROR_POD_ANNOTATION not in (metadata.annotations or {}) and "Node" not in _controller_kinds(api),
+        comes_back="DaemonSet" in _controller_kinds(api),
         may_preempt=spec.preemption_policy != "Never",
     )
 
@@ -112,21 +112,21 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
 def _can_move(api: ApiPod) -> bool:
     """Whether a controller would make it anew on another node: not without one, and not for a DaemonSet's. Nor does one
     move that ends already, or whose place depends on where other pods are, or on its claims: that is not looked at."""
-    kinds, annotations = _owners(api), api.metadata.annotations or {}
+    kinds, annotations = _controller_kinds(api), api.metadata.annotations or {}
     stays = (
         MIRROR_POD_ANNOTATION in annotations
         or annotations.get(SAFE_TO_EVICT_ANNOTATION) == "false"
         or api.metadata.deletion_timestamp
     )
     comes_again = bool(kinds) and not kinds & {"DaemonSet", "Node"}
-    return comes_again and not stays and not api.has_claims and not _minds_others(api.spec)
+    return comes_again and not stays and not api.has_claims and not _depends_on_other_pods(api.spec)
 
 
-def _owners(api: ApiPod) -> set[str]:
+def _controller_kinds(api: ApiPod) -> set[str]:
     return {each.kind for each in api.metadata.owner_references or () if each.controller}
 
 
-def _minds_others(spec: PodSpec) -> bool:
+def _depends_on_other_pods(spec: PodSpec) -> bool:
     """Whether other pods decide where it may go."""
     affinity = spec.affinity or Affinity()
     near = [each for each in (affinity.pod_affinity, affinity.pod_anti_affinity) if each is not None and each.required]
@@ -155,7 +155,7 @@ def _containers(spec: PodSpec) -> list[Container]:
     return [*(spec.init_containers or ()), *spec.containers]
 
 
-def _total(api: ApiPod) -> dict[str, Decimal]:
+def _total_resources(api: ApiPod) -> dict[str, Decimal]:
     """What counts of each resource: what runs at the end, or what is needed on the way there. Claims are no part."""
     running, highest = dict[str, Decimal](), dict[str, Decimal]()
     amounts = api.amounts()
@@ -183,27 +183,27 @@ def _of_pod(resources: Resources | None) -> dict[str, Decimal]:
     }
 
 
-def _others(total: Mapping[str, Decimal], api: ApiPod, there: GpusThere) -> tuple[tuple[str, int], ...]:
+def _other_resources(total: Mapping[str, Decimal], api: ApiPod, there: GpusThere) -> tuple[tuple[str, int], ...]:
     """What it takes of its node beside CPU and memory: a place among its pods, what it asks for, and host ports."""
     left_out = {HAMI_PRIORITY} if there.has_hami else {HAMI_PRIORITY, *HAMI_RESOURCES}
     counted = {name: in_units(amount) for name, amount in total.items() if name not in left_out}
     return tuple(sorted({**counted, **dict.fromkeys(api.host_ports, 1), "pods": 1}.items()))
 
 
-def _asking(api: ApiPod, there: GpusThere) -> list[tuple[str, GpuRequest]]:
+def _gpu_requests(api: ApiPod, there: GpusThere) -> list[tuple[str, GpuRequest]]:
     """(container, what it asks of GPUs), of all that it has at once."""
     asking, before = list[tuple[str, GpuRequest]](), list[tuple[int, str, list[GpuRequest]]]()
     claimed, inits = api.claimed, len(api.spec.init_containers or ())
     for place, container in enumerate(_containers(api.spec)):
         amounts = {name: amount for name, amount in container.amounts().items() if name not in claimed}
-        parts = [*_gpus(amounts, there)]
+        parts = [*_gpu_requests_of_container(amounts, there)]
         if place < inits and not container.is_sidecar:
             before.append((len(asking), container.name, parts))
         else:
             asking += [(container.name, each) for each in parts]
     for beside, name, parts in before:
-        for kind in dict.fromkeys(map(_kind, parts)):
-            asking = _with_init(asking, beside, name, [each for each in parts if _kind(each) == kind])
+        for kind in dict.fromkeys(map(_resource_asked, parts)):
+            asking = _with_init(asking, beside, name, [each for each in parts if _resource_asked(each) == kind])
     return asking
 
 
@@ -211,7 +211,7 @@ def _aliyun_mib(there: GpusThere) -> int:
     return there.resources.get(ALIYUN_MEMORY, 0) or there.aliyun_mib
 
 
-def _gpus(amounts: Resources, there: GpusThere) -> Iterator[GpuRequest]:
+def _gpu_requests_of_container(amounts: Resources, there: GpusThere) -> Iterator[GpuRequest]:
     """What one container asks of GPUs; each is a part of the pod's request."""
     memory, percent = amount_of(amounts, GPU_MEMORY), min(amount_of(amounts, GPU_MEMORY_PERCENT), 100)
     milli = min(amount_of(amounts, GPU_CORES), 100) * MILLI_PER_GPU // 100
@@ -242,7 +242,11 @@ def _with_init(
 ) -> list[tuple[str, GpuRequest]]:
     """The parts, with what an init container needs beyond them, of one kind. The first `beside` of them run at the same
     time; it has the GPUs of those after it."""
-    like = [place for place, (_, each) in enumerate(asking) if place >= beside and _kind(each) == _kind(parts[0])]
+    like = [
+        place
+        for place, (_, each) in enumerate(asking)
+        if place >= beside and _resource_asked(each) == _resource_asked(parts[0])
+    ]
     missing = sum(each.count for each in parts) - sum(asking[place][1].count for place in like)
     if parts[0].units or parts[0].profile or not like:
         more = [*parts[len(like) :]] if parts[0].profile else [each.but(count=missing) for each in parts]
@@ -259,7 +263,7 @@ def _with_init(
     return [*asking[:largest], (holder, each), *asking[largest + 1 :]]
 
 
-def _kind(wanted: GpuRequest) -> tuple[str, str, int]:
+def _resource_asked(wanted: GpuRequest) -> tuple[str, str, int]:
     """What it asks for, but for the amount."""
     return wanted.resource, wanted.profile, wanted.units
 
@@ -271,7 +275,7 @@ def _size(wanted: GpuRequest) -> tuple[int, int, int]:
 def _selection(annotations: Mapping[str, str], there: GpusThere) -> dict[str, frozenset[str]]:
     """The fields of a request that a pod's annotations decide."""
     found = dict[str, frozenset[str]]()
-    use, avoid = _list(annotations, USE_MODEL), _list(annotations, AVOID_MODEL)
+    use, avoid = _comma_separated(annotations, USE_MODEL), _comma_separated(annotations, AVOID_MODEL)
     if use or avoid:
         models = {
             model
@@ -279,14 +283,14 @@ def _selection(annotations: Mapping[str, str], there: GpusThere) -> dict[str, fr
             if (not use or _is_named(model, use)) and not (avoid and _is_named(model, avoid))
         }
         found["models"] = frozenset(models or {NO_SUCH_GPU})
-    use, avoid = _list(annotations, USE_ID), _list(annotations, AVOID_ID)
+    use, avoid = _comma_separated(annotations, USE_ID), _comma_separated(annotations, AVOID_ID)
     if use or avoid:
         ids = (frozenset(use) if use else there.ids) - frozenset(avoid)
         found["ids"] = ids or frozenset({NO_SUCH_GPU})
     return found
 
 
-def _list(annotations: Mapping[str, str], name: str) -> list[str]:
+def _comma_separated(annotations: Mapping[str, str], name: str) -> list[str]:
     return [each.strip() for each in annotations.get(name, "").split(",") if each.strip()]
 
 

@@ -15,7 +15,7 @@ PLOT_SUFFIXES = (".png", ".svg")
 FIGURE_INCHES = (8.0, 9.0)
 DOTS_PER_INCH = 150
 """Of a PNG, per inch."""
-BELOW = 10.0
+POINTS_BELOW_LEAST = 10.0
 """Points below the least that is allocated at the end, where the scale begins: all policies rise alike until then."""
 
 
@@ -42,7 +42,7 @@ def plot(report: Report, suffix: str) -> bytes:
             axes.fill_between(demand, [*map(min, columns)], [*map(max, columns)], color=colour, alpha=0.2, linewidth=0)
         axes.set_ylabel(name)
         axes.grid(alpha=0.3)
-    upper.set_ylim(bottom=max(0.0, min(each.allocated for each in report.runs) - BELOW))
+    upper.set_ylim(bottom=max(0.0, min(each.allocated for each in report.runs) - POINTS_BELOW_LEAST))
     upper.legend(loc="lower right")
     lower.set_xlabel("demand, % of the GPUs")
     waits = report.queue != "none"

@@ -7,7 +7,7 @@ import click
 import pytest
 
 from gpuplane.cli import root_command
-from gpuplane.cli.kit.durations import Amount, Duration
+from gpuplane.cli.kit.durations import Duration, PositiveNumber
 
 ODD = ("nan", "inf", "-inf", "1e400", "-1", "-0.5", "")
 TIMES = ("0s", "0ms", "-1s", "nan", "nans", "inf", "infs", "1e9s", "9" * 400 + "d", "100000000d", "٣s")
@@ -54,7 +54,7 @@ def test_what_is_no_number_or_less_than_nothing_is_refused(name: str) -> None:
     "name", [name for name, kind in NUMBERS.items() if not isinstance(kind, click.types.IntParamType)]
 )
 def test_an_amount_of_time_has_an_end(name: str) -> None:
-    assert isinstance(NUMBERS[name], Amount)
+    assert isinstance(NUMBERS[name], PositiveNumber)
     for odd in ("0", LARGE):
         with pytest.raises(click.BadParameter):
             NUMBERS[name].convert(odd, None, None)

@@ -161,7 +161,7 @@ async def work():
     finally:
         print("ending", flush=True)
         {end}
-signals.heed()
+signals.raise_on_signals()
 signals.run(work(), lambda: print("abandoned", flush=True))
 """
 
@@ -189,7 +189,7 @@ async def work():
     threading.Thread(target=speak, daemon=True).start()
     signal.pthread_sigmask(signal.SIG_BLOCK, ending.SIGNALS)  # so that it comes to the other thread
     await asyncio.sleep(1000)
-signals.heed()
+signals.raise_on_signals()
 signals.run(work())
 """
 

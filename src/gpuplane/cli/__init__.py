@@ -9,7 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuplane.cli.kit.program import Modules
+    from gpuplane.cli.kit.program import CommandGroup
 
 COMMANDS = {
     "demo": "show a demo of the agent's main work on the screen; it needs no GPU, cluster or root",
@@ -62,14 +62,14 @@ def stand_in() -> None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115
 
 
-def root_command() -> "Modules":
+def root_command() -> "CommandGroup":
     """All commands, as click knows them."""
     import click
 
     from gpuplane import __version__
-    from gpuplane.cli.kit.program import Modules
+    from gpuplane.cli.kit.program import CommandGroup
 
-    group = Modules(
+    group = CommandGroup(
         "gpuplane",
         package=f"{__name__}.commands",
         table=COMMANDS,

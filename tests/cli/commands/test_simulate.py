@@ -15,7 +15,7 @@ import psutil
 import pytest
 from click.testing import CliRunner, Result
 
-from gpuplane.cli.commands.simulate import QUEUES, SUFFIXES, command
+from gpuplane.cli.commands.simulate import PLOT_FILE_SUFFIXES, QUEUE_NAMES, command
 from gpuplane.cli.commands.simulate.output import _significant, page
 from gpuplane.cli.kit import cluster
 from gpuplane.cli.kit.presenter import print_page
@@ -47,8 +47,8 @@ def document(*arguments: object) -> Any:
 
 def test_the_names_are_those_of_the_engine() -> None:
     """They are written twice so that `--help` needs no NumPy."""
-    assert SUFFIXES == PLOT_SUFFIXES
-    assert Queue.__args__ == QUEUES  # type: ignore[attr-defined]
+    assert PLOT_FILE_SUFFIXES == PLOT_SUFFIXES
+    assert Queue.__args__ == QUEUE_NAMES  # type: ignore[attr-defined]
 
 
 def test_lines(trace: tuple[object, ...], golden: Golden) -> None:

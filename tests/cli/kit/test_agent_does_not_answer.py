@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from gpuplane import __version__
-from gpuplane.cli.kit.agent import NoAgent, show
+from gpuplane.cli.kit.agent import NoAgent, fetch_node_state
 from gpuplane.kubernetes.podref import PodRef
 from gpuplane.node.agent.control import answer
 from gpuplane.node.agent.node import Node
@@ -97,7 +97,7 @@ def document(said: ControlResponse) -> dict[str, Any]:
 def refused(directory: Path) -> str:
     """What the command says, instead of a picture."""
     with pytest.raises(click.ClickException) as raised:
-        show(directory)
+        fetch_node_state(directory)
     return raised.value.message
 
 
@@ -105,7 +105,7 @@ def test_what_a_newer_agent_adds_costs_nothing(tmp_path: Path, answers: Answers)
     """Wherever in its answer."""
     answers(encode(extended(full())))
 
-    assert show(tmp_path) == full(tmp_path).state
+    assert fetch_node_state(tmp_path) == full(tmp_path).state
 
 
 def test_a_ledger_that_an_agent_does_not_keep_is_an_empty_one(tmp_path: Path, answers: Answers) -> None:
@@ -114,7 +114,7 @@ def test_a_ledger_that_an_agent_does_not_keep_is_an_empty_one(tmp_path: Path, an
     del bare["state"]["snapshot"]["ledger"]
     answers(encode(bare))
 
-    assert show(tmp_path).snapshot.ledger == Snapshot().ledger
+    assert fetch_node_state(tmp_path).snapshot.ledger == Snapshot().ledger
 
 
 def test_what_a_newer_agent_says_otherwise_is_a_sentence(tmp_path: Path, answers: Answers, golden: Golden) -> None:
@@ -143,17 +143,17 @@ def test_no_whole_answer_is_no_agent(tmp_path: Path, answers: Answers, said: byt
     """As when it is killed while it answers."""
     answers(said)
     with pytest.raises(NoAgent, match=str(tmp_path)):
-        show(tmp_path)
+        fetch_node_state(tmp_path)
 
 
 def test_a_silent_agent_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     """It takes the question and says nothing."""
-    monkeypatch.setattr("gpuplane.cli.kit.agent.PATIENCE", 0.2)
+    monkeypatch.setattr("gpuplane.cli.kit.agent.ANSWER_TIMEOUT_SECONDS", 0.2)
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "control.sock"))
         silent.listen()
         with pytest.raises(NoAgent) as raised:
-            show(tmp_path)
+            fetch_node_state(tmp_path)
     golden(raised.value.message)
 
 

@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from gpuplane.cli.kit.durations import Duration, span
+from gpuplane.cli.kit.durations import Duration, describe_duration
 from tests.golden import Golden
 
 
@@ -46,4 +46,4 @@ def test_a_time_out_of_bounds_is_refused_with_the_bound(written: str, golden: Go
     ],
 )
 def test_a_time_is_said_to_two_units(seconds: float, said: str) -> None:
-    assert span(seconds) == said
+    assert describe_duration(seconds) == said

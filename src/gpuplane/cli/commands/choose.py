@@ -7,9 +7,9 @@ from typing import get_args
 import click
 
 from gpuplane.base.text import format_count, tab_separated
-from gpuplane.cli.kit.messages import marked
+from gpuplane.cli.kit.messages import escape_markup
 from gpuplane.cli.kit.observed import observed_snapshot
-from gpuplane.cli.kit.options import PATH, Machine, OneOf, json_option, misuse
+from gpuplane.cli.kit.options import FILE_PATH, Machine, OneOf, json_option, usage_error
 from gpuplane.cli.kit.presenter import Block, Table, print_json, print_result, unbroken
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.choice.affinity import Policy
@@ -18,14 +18,14 @@ from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.views import OfferedDevice, Resource
 
 HEADINGS = ("affinity", "best 8 of the rest", "best 4", "best 2", "sets", "set with the lowest indices")
-DEVICES = "Devices, separated by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
+DEVICES_HELP = "Devices, separated by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
 
 
 @click.command()
 @click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
-@click.option("--config", type=PATH, help="A configuration. Default: whole GPUs, no MIG.")
+@click.option("--config", type=FILE_PATH, help="A configuration. Default: whole GPUs, no MIG.")
 @click.option("--resource", help="The resource. Default: the first that this node would advertise.")
-@click.option("--available", metavar="DEVICES", help=f"The free devices. {DEVICES} Default: all healthy devices.")
+@click.option("--available", metavar="DEVICES", help=f"The free devices. {DEVICES_HELP} Default: all healthy devices.")
 @click.option(
     "--required",
     metavar="DEVICES",
@@ -55,12 +55,12 @@ def command(
     Exit status 1 if a container that requests so many devices would not start; --json shows the advice even then.
     """
     snapshot = observed_snapshot(machine, config, Path("/"))
-    offered = _resource(snapshot, resource)
-    free, must = None if available is None else _named(offered, available), _named(offered, required)
+    offered = _find_resource(snapshot, resource)
+    free, must = None if available is None else _device_ids(offered, available), _device_ids(offered, required)
     if free is not None and (missing := [id for id in must if id not in free]):
-        raise misuse(f"--required has devices that are not in --available: {', '.join(missing)}")
+        raise usage_error(f"--required has devices that are not in --available: {', '.join(missing)}")
     if len(must) > size:
-        raise misuse(f"--required has {format_count(len(must), 'device')}, more than --size {size}")
+        raise usage_error(f"--required has {format_count(len(must), 'device')}, more than --size {size}")
     choice = explain_choice(snapshot, offered.name, free, must, size, policy)
     if choice.refusal_text:
         if as_json:
@@ -71,13 +71,13 @@ def command(
 
 def _lines(choice: ChoiceExplanation) -> Iterator[str]:
     """The answer for programs that read lines."""
-    yield tab_separated("gpus", _set(choice))
+    yield tab_separated("gpus", _gpu_list(choice))
     yield from (tab_separated("id", id) for id in choice.ids)
     yield f"affinity\t{choice.affinity}" + (
         f"\tat most {choice.affinity_bound}" if choice.affinity_bound is not None else ""
     )
     if choice.affinities_for_later_requests:
-        yield "\t".join(("later", *map(_points, choice.affinities_for_later_requests)))
+        yield "\t".join(("later", *map(_affinity_text, choice.affinities_for_later_requests)))
     yield tab_separated("why", choice.choice_reason)
     for kind in choice.best_sets:
         yield "\t".join(
@@ -85,8 +85,8 @@ def _lines(choice: ChoiceExplanation) -> Iterator[str]:
                 "sets",
                 str(kind.set_count),
                 str(kind.affinity),
-                *map(_points, kind.affinities_for_later_requests),
-                _comma(kind.example_gpu_indices),
+                *map(_affinity_text, kind.affinities_for_later_requests),
+                _comma_separated(kind.example_gpu_indices),
             )
         )
     if choice.assumption:
@@ -95,9 +95,10 @@ def _lines(choice: ChoiceExplanation) -> Iterator[str]:
 
 def _page(choice: ChoiceExplanation) -> Iterator[Block]:
     """The answer for a person."""
-    yield f"[bold]{marked(choice.resource)}: GPU {_set(choice) or 'none'}[/bold]  {marked(choice.choice_reason)}"
+    chosen = f"{escape_markup(choice.resource)}: GPU {_gpu_list(choice) or 'none'}"
+    yield f"[bold]{chosen}[/bold]  {escape_markup(choice.choice_reason)}"
     for id in choice.ids:
-        yield unbroken(f"  {marked(id)}")
+        yield unbroken(f"  {escape_markup(id)}")
     if choice.affinity_bound:
         gap = 100 * (1 - choice.affinity / choice.affinity_bound)
         yield (
@@ -110,30 +111,30 @@ def _page(choice: ChoiceExplanation) -> Iterator[Block]:
         rows = tuple(
             (
                 str(each.affinity),
-                *map(_points, each.affinities_for_later_requests),
+                *map(_affinity_text, each.affinities_for_later_requests),
                 str(each.set_count),
-                _comma(each.example_gpu_indices),
+                _comma_separated(each.example_gpu_indices),
             )
             for each in choice.best_sets
         )
         yield Table(HEADINGS, rows, give_way=HEADINGS[-1:], best_row=0)
     if choice.assumption:
-        yield f"[yellow]note[/yellow] {marked(choice.assumption)}"
+        yield f"[yellow]note[/yellow] {escape_markup(choice.assumption)}"
 
 
-def _set(choice: ChoiceExplanation) -> str:
-    return _comma(f"{gpu} ×{count}" if count > 1 else gpu for gpu, count in choice.gpus.items())
+def _gpu_list(choice: ChoiceExplanation) -> str:
+    return _comma_separated(f"{gpu} ×{count}" if count > 1 else gpu for gpu, count in choice.gpus.items())
 
 
-def _comma(each: Sequence[object] | Iterator[object]) -> str:
+def _comma_separated(each: Sequence[object] | Iterator[object]) -> str:
     return ",".join(map(str, each))
 
 
-def _points(worth: int | None) -> str:
+def _affinity_text(worth: int | None) -> str:
     return "-" if worth is None else str(worth)
 
 
-def _resource(snapshot: Snapshot, name: str | None) -> Resource:
+def _find_resource(snapshot: Snapshot, name: str | None) -> Resource:
     offered = offer(snapshot)
     found = next(iter(offered.resources), None) if name is None else offered.resource(name)
     if found is None:
@@ -143,11 +144,11 @@ def _resource(snapshot: Snapshot, name: str | None) -> Resource:
     return found
 
 
-def _named(resource: Resource, names: str) -> list[str]:
+def _device_ids(resource: Resource, names: str) -> list[str]:
     """The ids that a person names."""
     found: list[str] = []
     for name in filter(None, (each.strip() for each in names.split(","))):
-        ids = [device.id for device in resource.devices if name in _names(device)]
+        ids = [device.id for device in resource.devices if name in _device_names(device)]
         if not ids:
             there = ", ".join(dict.fromkeys(device.unit.index for device in resource.devices))
             raise click.ClickException(f"{resource.name} has no device {name!r}; it has the indices {there}")
@@ -155,6 +156,6 @@ def _named(resource: Resource, names: str) -> list[str]:
     return [*dict.fromkeys(found)]
 
 
-def _names(device: OfferedDevice) -> tuple[str, ...]:
+def _device_names(device: OfferedDevice) -> tuple[str, ...]:
     share = device.id.removeprefix(device.unit.id)
     return device.id, device.unit.id, device.unit.index, f"{device.unit.index}{share}"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gpuplane.cli.kit.agent import show, state_dir
+from gpuplane.cli.kit.agent import fetch_node_state, state_dir
 from gpuplane.cli.kit.options import json_option
 from gpuplane.cli.kit.presenter import Table, print_result, rows_as_lines
 from gpuplane.node.core.reports.claims import report_claims
@@ -21,7 +21,7 @@ def command(state_dir: Path, as_json: bool) -> None:
 
     Without a terminal each line is a device of a claim, with tabs between the columns.
     """
-    claims = report_claims(show(state_dir).snapshot)
+    claims = report_claims(fetch_node_state(state_dir).snapshot)
     rows = tuple(row for each in claims for row in _rows(each))
     print_result(
         ClaimsShown(version=VERSION, claims=claims),

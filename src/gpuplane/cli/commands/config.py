@@ -13,8 +13,8 @@ from gpuplane.base.document import MAX_BYTES
 from gpuplane.base.strict import InvalidInput
 from gpuplane.base.text import format_count, tab_separated
 from gpuplane.base.value import Value
-from gpuplane.cli.kit.messages import marked, say, told
-from gpuplane.cli.kit.options import PATH, Machine, json_option
+from gpuplane.cli.kit.messages import escape_markup, os_error_text, say
+from gpuplane.cli.kit.options import FILE_PATH, Machine, json_option
 from gpuplane.cli.kit.presenter import Block, Table, print_json, print_result
 from gpuplane.node.core.config.flags import FLAGS, Flag
 from gpuplane.node.core.config.flagtable import flags_table
@@ -31,12 +31,12 @@ def flags(command: Callable[..., Any]) -> Callable[..., Any]:
     for flag in reversed([flag for flag in FLAGS if flag.settings_field and flag.names]):
         names = [f"--{name}" for name in flag.names]
         command = click.option(
-            *names, _parameter(flag.option_or_variable_or_key), metavar="VALUE", help=flag.help, **_kind(flag)
+            *names, _parameter(flag.option_or_variable_or_key), metavar="VALUE", help=flag.help, **_option_kind(flag)
         )(command)
     return command
 
 
-def _kind(flag: Flag) -> dict[str, Any]:
+def _option_kind(flag: Flag) -> dict[str, Any]:
     """How it is given: a switch needs no value, a list may be given in parts."""
     if flag.value_kind == "switch":
         return {"is_flag": False, "flag_value": "true"}
@@ -47,7 +47,7 @@ def _parameter(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _said(parameters: Mapping[str, Any]) -> dict[str, str]:
+def _flag_texts(parameters: Mapping[str, Any]) -> dict[str, str]:
     """What is said of the flags; an empty tuple is a list of which nothing is said."""
     found = {
         flag.option_or_variable_or_key: parameters.get(_parameter(flag.option_or_variable_or_key))
@@ -66,7 +66,7 @@ def command() -> None:
 
 
 @command.command()
-@click.argument("files", nargs=-1, required=True, type=PATH)
+@click.argument("files", nargs=-1, required=True, type=FILE_PATH)
 @json_option("One JSON document: file → its errors, warnings and notes.")
 @flags
 def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
@@ -75,17 +75,17 @@ def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
     Everything that is misspelt, missing or of a wrong type is reported at once. Contradictions are reported as far as
     they can be checked: if an item of a list has a wrong type, the rest of the list is checked once that is corrected.
     """
-    said = _said(parameters)
-    found = {str(file): _checked(file, said) for path in files for file in _inside(path)}
+    said = _flag_texts(parameters)
+    found = {str(file): _check_file(file, said) for path in files for file in _files_in(path)}
     if as_json:
         print_json(found)
     else:
         for name, each in found.items():
-            _tell(name, each)
+            _print_checked(name, each)
     sys.exit(any(each.errors for each in found.values()))
 
 
-class Checked(Value):
+class CheckedFile(Value):
     """What is to be said of a file: what is wrong, what is taken otherwise than written, what to know besides.
 
     `notes`: what has no effect, or another one than with NVIDIA's device plugin.
@@ -96,19 +96,19 @@ class Checked(Value):
     notes: tuple[str, ...]
 
 
-def _checked(file: Path, said: Mapping[str, str]) -> Checked:
+def _check_file(file: Path, said: Mapping[str, str]) -> CheckedFile:
     try:
         data = _read(file)
         resolved = resolve_with_sources(data, str(file), said, os.environ)
     except InvalidInput as invalid:
-        return Checked(tuple(invalid.errors), (), ())
+        return CheckedFile(tuple(invalid.errors), (), ())
     except _Unreadable as error:
-        return Checked((error.message,), (), ())
+        return CheckedFile((error.message,), (), ())
     ignored = (f"{where}: {why}" for where, why in resolved.ignored_settings.items())
-    return Checked((), resolved.warnings, (*ignored, *differences_from_nvidia(data, str(file))))
+    return CheckedFile((), resolved.warnings, (*ignored, *differences_from_nvidia(data, str(file))))
 
 
-def _tell(name: str, checked: Checked) -> None:
+def _print_checked(name: str, checked: CheckedFile) -> None:
     for each in (*checked.errors, *checked.warnings, *checked.notes):
         say(each, err=True)
     if not checked.errors:
@@ -116,7 +116,7 @@ def _tell(name: str, checked: Checked) -> None:
 
 
 @command.command(name="explain")
-@click.argument("file", type=PATH)
+@click.argument("file", type=FILE_PATH)
 @click.option("--machine", required=True, type=Machine(), help="A machine file, or the name of a profile.")
 @json_option("The whole explanation as one JSON document.")
 @flags
@@ -124,7 +124,7 @@ def explain_command(file: Path, machine: str, as_json: bool, **parameters: Any) 
     """Show what a node would advertise with FILE, and why: its GPUs, their names and ids, and the lines that decide."""
     try:
         described = find_machine_file(machine)
-        resolved = _resolve(file, _said(parameters))
+        resolved = _resolve(file, _flag_texts(parameters))
         read = machinefile.read_machine(_read(described), str(described))
         explanation = explain_node(read, resolved, read.lists_by_kind)
     except InvalidInput as invalid:
@@ -149,7 +149,7 @@ class ExplainedConfig(Value):
     resolved: ResolvedConfig
 
 
-def _inside(path: Path) -> list[Path]:
+def _files_in(path: Path) -> list[Path]:
     """The file, or the configurations of a directory; one without any stands for itself, since that is worth a word."""
     if not path.is_dir():
         return [path]
@@ -162,7 +162,7 @@ def _read(path: Path) -> bytes:
     try:
         return sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else files.read(path, MAX_BYTES)
     except OSError as error:
-        raise _Unreadable(told(error)) from None
+        raise _Unreadable(os_error_text(error)) from None
 
 
 def _resolve(path: Path, said: Mapping[str, str]) -> ResolvedConfig:
@@ -211,12 +211,12 @@ HEADINGS = ("GPU", "RESOURCE", "IDS", "DEVICE", "WHY")
 def _page(explanation: Explanation) -> Iterator[Block]:
     """For people."""
     if explanation.waiting:
-        yield f"[yellow]Nothing would be advertised:[/yellow] {marked(explanation.waiting)}"
-    yield f"deviceListStrategy: {marked(str(explanation.strategy))}"
+        yield f"[yellow]Nothing would be advertised:[/yellow] {escape_markup(explanation.waiting)}"
+    yield f"deviceListStrategy: {escape_markup(str(explanation.strategy))}"
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy
         unhealthy = f" [red]({sick} unhealthy)[/red]" if sick else ""
-        yield f"[bold]{name}: {count.devices}[/bold]{unhealthy}, preferred: {marked(count.preference)}"
+        yield f"[bold]{name}: {count.devices}[/bold]{unhealthy}, preferred: {escape_markup(count.preference)}"
     rows = tuple(
         (index, resource, ids, what, why + f"; unhealthy: {trouble}" * bool(trouble))
         for index, what, resource, ids, why, trouble in _rows(explanation)
@@ -224,7 +224,7 @@ def _page(explanation: Explanation) -> Iterator[Block]:
     if rows:
         yield Table(HEADINGS, rows, give_way=("DEVICE", "IDS", "WHY"), loose="WHY")
     for each in explanation.faults:
-        where = marked(", ".join(each.sources))
-        yield f"[bold]{', '.join(each.codes)}[/bold]: {marked(each.change)} ({where})"
+        where = escape_markup(", ".join(each.sources))
+        yield f"[bold]{', '.join(each.codes)}[/bold]: {escape_markup(each.change)} ({where})"
     for note in explanation.notes:
-        yield f"[yellow]note[/yellow] {marked(note)}"
+        yield f"[yellow]note[/yellow] {escape_markup(note)}"

@@ -7,15 +7,15 @@ import click
 
 from gpuplane.base.text import clip
 from gpuplane.base.value import Value
-from gpuplane.cli.kit.agent import ask, show, state_dir
-from gpuplane.cli.kit.durations import Duration, boottime, span, wall
+from gpuplane.cli.kit.agent import ask, fetch_node_state, state_dir
+from gpuplane.cli.kit.durations import Duration, boottime, describe_duration, time_from_now
 from gpuplane.cli.kit.options import json_option
 from gpuplane.cli.kit.presenter import print_result
 from gpuplane.node.core.requests import driver_release_reason
 from gpuplane.node.model.control import MAX_DRIVER_RELEASE_SECONDS, GetNodeState, ReleaseDriver, ResumeDriver
 from gpuplane.node.model.status import DRIVER, DriverStatus
 
-PATIENCE, LOOK = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
+RELEASE_TIMEOUT_SECONDS, POLL_SECONDS = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
 
 
 class DriverRelease(Value):
@@ -52,17 +52,19 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
 
     Returns when no device node is open any more.
     """
-    picture = show(state_dir)
+    picture = fetch_node_state(state_dir)
     before = picture.snapshot.ledger.release
     ask(state_dir, ReleaseDriver(requested_at=boottime(), seconds=seconds, reason=why))
-    driver = _settled(state_dir)
+    driver = _wait_for_release(state_dir)
     if not driver.released:
         raise click.ClickException(f"every device is withheld, but the driver is not released: {driver.text}")
-    told = f"The driver is released for {span(seconds)}: {clip(why)}. No device node is open."
+    told = f"The driver is released for {describe_duration(seconds)}: {clip(why)}. No device node is open."
     was = (
-        f" This replaces a release that had {span(before.until - picture.now)} left: {before.reason}." if before else ""
+        f" This replaces a release that had {describe_duration(before.until - picture.now)} left: {before.reason}."
+        if before
+        else ""
     )
-    found = DriverRelease(True, clip(why), wall(seconds), before is not None)
+    found = DriverRelease(True, clip(why), time_from_now(seconds), before is not None)
     print_result(found, [told + was], as_json=as_json)
 
 
@@ -71,19 +73,19 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
 @state_dir
 def take(as_json: bool, state_dir: Path) -> None:
     """Resume the driver before the release ends."""
-    away = driver_release_reason(show(state_dir).snapshot)
+    away = driver_release_reason(fetch_node_state(state_dir).snapshot)
     ask(state_dir, ResumeDriver(requested_at=boottime()))
     said = "The driver is resumed." if away else "The driver was not released."
     print_result(DriverRelease(False, "", None, bool(away)), [said], as_json=as_json)
 
 
-def _settled(directory: Path) -> DriverStatus:
+def _wait_for_release(directory: Path) -> DriverStatus:
     """The status of the driver once it is released, or after all patience."""
     driver = DriverStatus("failing", "the agent has not observed the machine yet")
-    for _ in range(int(PATIENCE / LOOK)):
+    for _ in range(int(RELEASE_TIMEOUT_SECONDS / POLL_SECONDS)):
         picture = ask(directory, GetNodeState()).state
         driver = (picture.snapshot.statuses.of(DRIVER) if picture else None) or driver
         if driver.released:
             break
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
     return driver

@@ -8,11 +8,11 @@ import click
 
 from gpuplane.base.text import Text, clip
 from gpuplane.base.value import Value
-from gpuplane.cli.kit.agent import ask, show, state_dir
-from gpuplane.cli.kit.durations import Duration, boottime, span, wall
+from gpuplane.cli.kit.agent import ask, fetch_node_state, state_dir
+from gpuplane.cli.kit.durations import Duration, boottime, describe_duration, time_from_now
 from gpuplane.cli.kit.options import json_option
 from gpuplane.cli.kit.presenter import print_json, print_result
-from gpuplane.cli.kit.progress import at_work
+from gpuplane.cli.kit.progress import spinner
 from gpuplane.kubernetes.podref import ADMITTED_TEXT
 from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.commands import INSPECT_HEALTH, command_line
@@ -30,11 +30,11 @@ from gpuplane.node.model.control import MAX_DRAIN_SECONDS, DrainDevice, NodeStat
 from gpuplane.node.model.health import NODE_RECORD_KEY, DeviceHealth, DeviceRecord, HealthRecords
 from gpuplane.node.model.status import plugin_part
 
-LOOKS = 3.0
+MAX_LOOK_SECONDS = 3.0
 """Seconds within which looks show what was mended just before."""
-ANSWER = 60.0
+MAX_PROBE_SECONDS = 60.0
 """Seconds that a recovery probe may take, beside the time for which the device has to be calm before."""
-EVERY = 0.2
+POLL_SECONDS = 0.2
 """Seconds between two questions."""
 
 Progress = Callable[[str], None]
@@ -63,7 +63,7 @@ class Restored(Value):
     result: Text
 
 
-named = click.argument("device", metavar="DEVICE")
+device_argument = click.argument("device", metavar="DEVICE")
 
 
 @click.group()
@@ -76,7 +76,7 @@ def command() -> None:
 
 
 @command.command(name="drain")
-@named
+@device_argument
 @click.option(
     "--for",
     "seconds",
@@ -94,18 +94,18 @@ def drain_device(device: str, seconds: float | None, why: str, as_json: bool, st
     does not see it yet.
     """
     ask(state_dir, DrainDevice(requested_at=boottime(), device=device, seconds=seconds, reason=why))
-    picture = show(state_dir)
-    uuid = _found(picture, device)
-    until = f"for {span(seconds)}" if seconds is not None else "until it is restored"
-    told = f"{_called(picture, uuid)} is drained {until}: {clip(why)}."
-    unheard = tuple(_unheard(picture, uuid))
-    ends, holders = None if seconds is None else wall(seconds), _holders(picture, uuid)
+    picture = fetch_node_state(state_dir)
+    uuid = _find_uuid(picture, device)
+    until = f"for {describe_duration(seconds)}" if seconds is not None else "until it is restored"
+    told = f"{_device_name(picture, uuid)} is drained {until}: {clip(why)}."
+    unheard = tuple(_not_received_sentences(picture, uuid))
+    ends, holders = None if seconds is None else time_from_now(seconds), _holders(picture, uuid)
     drained = Drained(uuid, _index(picture, uuid), "drained", clip(why), ends, holders, unheard)
-    print_result(drained, [" ".join([told, _held(holders), *unheard])], as_json=as_json)
+    print_result(drained, [" ".join([told, _holders_sentence(holders), *unheard])], as_json=as_json)
 
 
 @command.command(name="restore")
-@named
+@device_argument
 @json_option()
 @state_dir
 def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
@@ -115,12 +115,12 @@ def restore_device(device: str, as_json: bool, state_dir: Path) -> None:
     again. Returns when it is healthy, or with exit status 1 when it is known why it is not. A GPU that the driver lists
     no more was taken out: the agent forgets it.
     """
-    before = show(state_dir)
-    uuid = _found(before, device)
+    before = fetch_node_state(state_dir)
+    uuid = _find_uuid(before, device)
     ended = ". Its drain has ended" if _record(before, uuid).drain is not None else ""
     ask(state_dir, RestoreDevice(requested_at=boottime(), device=device))
-    with at_work("restoring") as progress:
-        outcome = _outcome(state_dir, uuid, progress, ended)
+    with spinner("restoring") as progress:
+        outcome = _wait_for_restore(state_dir, uuid, progress, ended)
     if outcome.recovered:
         print_result(outcome, [outcome.result], as_json=as_json)
         return
@@ -135,7 +135,7 @@ def print_reference() -> None:
     click.echo(catalogue_table(), nl=False)
 
 
-def _held(holders: tuple[str, ...] | None) -> str:
+def _holders_sentence(holders: tuple[str, ...] | None) -> str:
     """Who holds a device, in a sentence."""
     if holders is None:
         return "It is not known yet which containers hold it."
@@ -158,7 +158,7 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
     return (*sorted(map(str, holders_of(mine))), *((ADMITTED_TEXT,) if admitted else ()))
 
 
-def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:
+def _not_received_sentences(picture: NodeState, uuid: str) -> Iterator[str]:
     """A sentence for each resource of a device of which kubelet is told only later."""
     for resource in picture.offer.resources:
         status = picture.snapshot.statuses.of(plugin_part(resource.name))
@@ -171,26 +171,27 @@ def _unheard(picture: NodeState, uuid: str) -> Iterator[str]:
             )
 
 
-def _outcome(directory: Path, uuid: str, progress: Progress, ended: str) -> Restored:
+def _wait_for_restore(directory: Path, uuid: str, progress: Progress, ended: str) -> Restored:
     """What came of a restore, once it is known; where it is not well, with what `ended`."""
     began = time.monotonic()
     while True:
-        picture = show(directory)
+        picture = fetch_node_state(directory)
         stands = next((each for each in health_with_parents(picture.snapshot) if each.device == uuid), None)
-        name, waited = _called(picture, uuid), time.monotonic() - began
+        name, waited = _device_name(picture, uuid), time.monotonic() - began
         if stands is None:
             said = f"{name} is absent. The agent has forgotten it, with its faults and its drain."
             return Restored(uuid, "", "gone", "", True, said)
         if stands.state in ("healthy", "suspect", "degraded"):
-            said = f"{name} is {stands.state}{': ' * bool(stands.reason)}{stands.reason}.{_withheld(picture, uuid)}"
+            why = f"{': ' * bool(stands.reason)}{stands.reason}"
+            said = f"{name} is {stands.state}{why}.{_withheld_sentences(picture, uuid)}"
             return Restored(uuid, stands.index, stands.state, stands.reason, True, said)
-        if problem := _unmended(picture, stands, waited):
+        if problem := _restore_problem(picture, stands, waited):
             return Restored(uuid, stands.index, stands.state, stands.reason, False, f"{name} {problem}{ended}")
         progress(f"{name} is {stands.state}: {stands.reason}")
-        time.sleep(EVERY)
+        time.sleep(POLL_SECONDS)
 
 
-def _unmended(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
+def _restore_problem(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
     """Why a device is not given out again, and will not be soon; "" while that is open."""
     settings, record = picture.snapshot.config.settings or Settings(), _record(picture, stands.device)
     if stands.state == "drained":
@@ -200,11 +201,11 @@ def _unmended(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
     if record.probe is not None and record.probe.failure:
         return f"is not healthy: the probe failed: {record.probe.failure}. It will be probed again"
     if stands.state == "probing":
-        if waited <= settings.probe_period + ANSWER:
+        if waited <= settings.probe_period + MAX_PROBE_SECONDS:
             return ""
         look = command_line(INSPECT_HEALTH, picture.snapshot.state_dir)
-        return f"had no probe within {span(waited)}: {stands.reason}; see {look}"
-    if waited < LOOKS:
+        return f"had no probe within {describe_duration(waited)}: {stands.reason}; see {look}"
+    if waited < MAX_LOOK_SECONDS:
         return ""
     if away := driver_release_reason(picture.snapshot):
         return f"cannot be probed while the driver is released: {away}"
@@ -218,18 +219,20 @@ def _record(picture: NodeState, uuid: str) -> DeviceRecord:
     return (picture.snapshot.ledger.health or HealthRecords()).devices.get(uuid, DeviceRecord())
 
 
-def _withheld(picture: NodeState, uuid: str) -> str:
+def _withheld_sentences(picture: NodeState, uuid: str) -> str:
     """Sentences on what of a device that is well is not given out all the same."""
     offered = (each for resource in picture.offer.resources for each in resource.devices)
     mine = (
         each for each in offered if each.unavailable_reason and uuid in (NODE_RECORD_KEY, each.unit.id, each.unit.gpu)
     )
     troubles = {each.unit: each.unavailable_reason for each in mine}
-    named = ((describe_devices([("", unit.index)]) if unit.id != uuid else "It", why) for unit, why in troubles.items())
-    return "".join(f" {name} is still withheld: {why}." for name, why in named)
+    device_argument = (
+        (describe_devices([("", unit.index)]) if unit.id != uuid else "It", why) for unit, why in troubles.items()
+    )
+    return "".join(f" {name} is still withheld: {why}." for name, why in device_argument)
 
 
-def _found(picture: NodeState, name: str) -> str:
+def _find_uuid(picture: NodeState, name: str) -> str:
     """The UUID of a device by its name, NODE for all of them; the name itself where it is nobody's."""
     uuid = find_device(picture.snapshot, name)
     return name if uuid is None else uuid
@@ -239,7 +242,7 @@ def _index(picture: NodeState, uuid: str) -> str:
     return next((each.index for each in health_with_parents(picture.snapshot) if each.device == uuid), "")
 
 
-def _called(picture: NodeState, uuid: str) -> str:
+def _device_name(picture: NodeState, uuid: str) -> str:
     return "The node" if uuid == NODE_RECORD_KEY else describe_devices([(uuid, _index(picture, uuid))])
 
 

@@ -7,9 +7,9 @@ import click
 
 from gpuplane.base.text import tab_separated
 from gpuplane.base.value import Value
-from gpuplane.cli.kit.agent import show, state_dir
+from gpuplane.cli.kit.agent import fetch_node_state, state_dir
 from gpuplane.cli.kit.observed import observed_snapshot
-from gpuplane.cli.kit.options import PATH, Machine, json_option, misuse
+from gpuplane.cli.kit.options import FILE_PATH, Machine, json_option, usage_error
 from gpuplane.cli.kit.presenter import Table, print_result
 from gpuplane.node.core.advertising import missing_information_reason
 from gpuplane.node.core.labels.featurelabels import feature_labels
@@ -30,7 +30,7 @@ class LabelsDocument(Value):
     type=Machine(nvml=True),
     help="nvml for this machine, a machine file, or the name of a profile. Default: what the running agent knows.",
 )
-@click.option("--config", type=PATH, help="With --machine: a configuration. Default: whole GPUs, no MIG.")
+@click.option("--config", type=FILE_PATH, help="With --machine: a configuration. Default: whole GPUs, no MIG.")
 @click.option(
     "--driver-root-ctr-path",
     default="/",
@@ -48,8 +48,8 @@ def command(
     """
     if machine is None:
         if config is not None:
-            raise misuse("--config needs --machine: a running agent has a configuration of its own")
-        snapshot = show(state_dir).snapshot
+            raise usage_error("--config needs --machine: a running agent has a configuration of its own")
+        snapshot = fetch_node_state(state_dir).snapshot
     else:
         snapshot = observed_snapshot(machine, config, Path(driver_root_ctr_path))
     found = feature_labels(snapshot)

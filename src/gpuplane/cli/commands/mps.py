@@ -11,8 +11,8 @@ from typing import Literal
 
 import click
 
-from gpuplane.cli.kit.messages import fail, told
-from gpuplane.cli.kit.options import PATH, OneOf
+from gpuplane.cli.kit.messages import os_error_text, print_error
+from gpuplane.cli.kit.options import FILE_PATH, OneOf
 from gpuplane.cli.kit.servingflags import serving_options_of_command
 from gpuplane.node.host.mps.daemonkeeper import MpsTools
 from gpuplane.node.host.mps.files import FILES_FOLDER, WANTED_FILE
@@ -31,7 +31,7 @@ log = logging.getLogger("gpuplane.mps")
 @click.command()
 @click.option(
     "--root",
-    type=PATH,
+    type=FILE_PATH,
     default=Path(Settings().mps_root),
     show_default=True,
     envvar="MPS_ROOT",
@@ -70,9 +70,13 @@ def command(
     serve(_run(root, tools, pages))
 
 
-def _announce(root: Path, tools: MpsTools) -> None:
+def _log_start(root: Path, tools: MpsTools) -> None:
     """What there is to do, and what it lacks: until the agent asks for a daemon there may be nothing else to say."""
-    log.info("supervising MPS daemons below %s%s", root, ": the agent has not requested any yet" * _unasked(root))
+    log.info(
+        "supervising MPS daemons below %s%s",
+        root,
+        ": the agent has not requested any yet" * _is_nothing_requested(root),
+    )
     for program, option, lack in (
         (tools.control, "--control", "no daemon can be started"),
         (tools.smi, "--smi", "no compute mode can be set"),
@@ -81,7 +85,7 @@ def _announce(root: Path, tools: MpsTools) -> None:
             log.warning("program %s was not found: %s; set its path with %s", program, lack, option)
 
 
-def _unasked(root: Path) -> bool:
+def _is_nothing_requested(root: Path) -> bool:
     """Whether no file of the agent is there. One that may not be looked for may be."""
     try:
         (root / FILES_FOLDER / WANTED_FILE).lstat()
@@ -95,9 +99,9 @@ def _unasked(root: Path) -> bool:
 async def _run(root: Path, tools: MpsTools, pages: ServingOptions | None) -> None:
     """Supervise until a signal."""
     try:
-        await _supervise(Supervisor(root, tools), pages, lambda: _announce(root, tools))
+        await _supervise(Supervisor(root, tools), pages, lambda: _log_start(root, tools))
     except PermissionError as error:
-        fail(told(error) + ("" if os.geteuid() == 0 else ": run gpuplane mps as root"))
+        print_error(os_error_text(error) + ("" if os.geteuid() == 0 else ": run gpuplane mps as root"))
         raise SystemExit(1) from None
 
 
@@ -105,7 +109,7 @@ async def _supervise(supervisor: Supervisor, pages: ServingOptions | None, annou
     at_a_terminal = _at_a_terminal()
     stop = stop_at_signal(*((signal.SIGHUP,) if at_a_terminal else ()))
     if not at_a_terminal:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _go_on)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _ignore_sighup)
     announce()
     tasks = [asyncio.create_task(supervisor.run()), asyncio.create_task(_until(stop))]
     if pages is not None:
@@ -141,6 +145,6 @@ def _at_a_terminal() -> bool:
         return False
 
 
-def _go_on() -> None:
+def _ignore_sighup() -> None:
     """A service is told by SIGHUP to read its configuration again. This one has none but what the agent writes."""
     log.info("SIGHUP is ignored: requests of the agent are always read at once")

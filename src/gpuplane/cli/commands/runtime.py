@@ -12,8 +12,8 @@ import msgspec
 from gpuplane.base.strict import InvalidInput
 from gpuplane.base.value import Value
 from gpuplane.cli.kit import signals
-from gpuplane.cli.kit.messages import fail, say
-from gpuplane.cli.kit.options import PATH, OneOf, json_option, misuse
+from gpuplane.cli.kit.messages import print_error, say
+from gpuplane.cli.kit.options import FILE_PATH, OneOf, json_option, usage_error
 from gpuplane.cli.kit.presenter import print_json
 from gpuplane.node.core.runtimes.plan import ChangeRecord, FileChange, format_version, unified_diff
 from gpuplane.node.host.runtimes import memories
@@ -22,16 +22,16 @@ from gpuplane.node.host.runtimes.sources import NodeAccessFailed, RuntimePlan, R
 STATE_DIR = Path("/var/lib/gpuplane-runtime")
 """Not the agent's, which its container can write: what is remembered decides what root writes where."""
 
-RUNTIMES = OneOf(("containerd", "docker", "crio"), also={"cri-o": "crio"})
+RUNTIME_CHOICE = OneOf(("containerd", "docker", "crio"), also={"cri-o": "crio"})
 
-WRAPPED = "no OCI runtime is wrapped: the container runtime itself accepts CDI devices"
-DEFAULT = "no other default runtime is needed: a container gets the CDI devices that kubelet passes"
-REFUSED = {
-    "--nvidia-runtime-name": WRAPPED,
-    "--nvidia-runtime-path": WRAPPED,
-    "--runtime-path": WRAPPED,
-    "--set-as-default": DEFAULT,
-    "--nvidia-set-as-default": DEFAULT,
+NO_WRAPPER_REASON = "no OCI runtime is wrapped: the container runtime itself accepts CDI devices"
+NO_DEFAULT_RUNTIME_REASON = "no other default runtime is needed: a container gets the CDI devices that kubelet passes"
+REFUSED_FLAGS = {
+    "--nvidia-runtime-name": NO_WRAPPER_REASON,
+    "--nvidia-runtime-path": NO_WRAPPER_REASON,
+    "--runtime-path": NO_WRAPPER_REASON,
+    "--set-as-default": NO_DEFAULT_RUNTIME_REASON,
+    "--nvidia-set-as-default": NO_DEFAULT_RUNTIME_REASON,
     "--config-mode": "no OCI hook is configured: the CDI specifications contain the hooks, see gpuplane cdi generate",
     "--oci-hook-path": "no OCI hook is configured: the CDI specifications contain the hooks, see gpuplane cdi generate",
 }
@@ -47,11 +47,11 @@ class Report(Value, omit_defaults=False):
     reason: str = ""
     restart: str = ""
     notes: tuple[str, ...] = ()
-    changes: tuple["Shown", ...] = ()
+    changes: tuple["ShownChange", ...] = ()
     errors: tuple[str, ...] = ()
 
 
-class Shown(Value):
+class ShownChange(Value):
     """A file, what becomes of it, and the unified diff."""
 
     path: str
@@ -64,27 +64,27 @@ def command() -> None:
     """Make this node's container runtime accept CDI devices."""
 
 
-def _refused(function: Callable[..., Any]) -> Callable[..., Any]:
+def _refused_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that are refused, each with its reason."""
 
     def refuse(ctx: click.Context, parameter: click.Parameter, value: str | None) -> None:
         if value is not None:
             name = parameter.opts[0]
-            raise click.UsageError(f"{name}: {REFUSED[name]}; leave this option out", ctx)
+            raise click.UsageError(f"{name}: {REFUSED_FLAGS[name]}; leave this option out", ctx)
 
-    for name in REFUSED:
+    for name in REFUSED_FLAGS:
         kind: dict[str, Any] = {"is_flag": False, "flag_value": "true", "hidden": True, "expose_value": False}
         function = click.option(name, callback=refuse, **kind)(function)
     return function
 
 
-def _cdi(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
+def _check_cdi_enabled(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     if value.lower() not in ("true", "1"):
         problem = f"{parameter.opts[0]}={value}: this command can only enable CDI; use --undo to revert the change"
         raise click.UsageError(problem, ctx)
 
 
-def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
+def _check_config_source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     if value != "file":
         problem = (
             f"--config-source {value}: not supported, because a runtime's dump does not show which file has a setting"
@@ -95,7 +95,7 @@ def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
 @command.command(
     short_help="enable CDI devices with the smallest change (often no change is needed), or revert that change"
 )
-@click.option("--runtime", type=RUNTIMES, required=True, help="The runtime.")
+@click.option("--runtime", type=RUNTIME_CHOICE, required=True, help="The runtime.")
 @click.option("--config", default="", metavar="FILE", help="Its configuration file, if it is not the default one.")
 @click.option(
     "--drop-in-config",
@@ -116,7 +116,7 @@ def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
 @click.option("--undo", is_flag=True, help="Revert what this command has changed.")
 @click.option(
     "--state-dir",
-    type=PATH,
+    type=FILE_PATH,
     default=STATE_DIR,
     show_default=True,
     envvar="GPUPLANE_RUNTIME_STATE_DIR",
@@ -130,18 +130,18 @@ def _source(ctx: click.Context, parameter: click.Parameter, value: str) -> None:
     is_flag=False,
     flag_value="true",
     default="true",
-    callback=_cdi,
+    callback=_check_cdi_enabled,
     expose_value=False,
     help="For compatibility with nvidia-ctk: CDI is always enabled.",
 )
 @click.option(
     "--config-source",
     default="file",
-    callback=_source,
+    callback=_check_config_source,
     expose_value=False,
     help="For compatibility with nvidia-ctk: the only accepted value is file.",
 )
-@_refused
+@_refused_options
 def configure(
     runtime: str, check: bool, dry_run: bool, undo: bool, state_dir: Path, as_json: bool, **asked: str
 ) -> None:
@@ -154,7 +154,7 @@ def configure(
     two.
     """
     if undo and check:
-        raise misuse("--undo and --check cannot be combined")
+        raise usage_error("--undo and --check cannot be combined")
     config, drop_in = (
         str(Path(each).absolute()) if each else "" for each in (asked["config"], asked["drop_in_config"])
     )
@@ -166,7 +166,7 @@ def configure(
     except (InvalidInput, NodeAccessFailed) as error:
         errors = tuple(error.errors) if isinstance(error, InvalidInput) else (str(error),)
         report = Report(runtime, "failed", errors=errors)
-    _print(report, as_json, dry_run)
+    _print_report(report, as_json, dry_run)
     sys.exit(int(report.status == "failed" or (check and report.status == "needed")))
 
 
@@ -176,25 +176,28 @@ def _configure(request: RuntimeRequest, state: Path, only_look: bool) -> Report:
     if only_look or not plan.changes:
         status = "needed" if plan.changes else "nothing"
         return _report(
-            request, judged, status, tuple(Shown(each.path, _said(each), each.diff()) for each in plan.changes)
+            request,
+            judged,
+            status,
+            tuple(ShownChange(each.path, _describe_change(each), each.diff()) for each in plan.changes),
         )
-    done: list[Shown] = []
+    done: list[ShownChange] = []
     with memories.lock_memories(state):
         for change in plan.changes:
-            with signals.whole():
+            with signals.uninterrupted():
                 target = memories.apply_change(state, request.runtime, change, judged.restart)
             link = f" (a link to {target})" if target != change.path else ""
-            done.append(Shown(change.path, f"{_said(change)}{link}", change.diff()))
+            done.append(ShownChange(change.path, f"{_describe_change(change)}{link}", change.diff()))
     return _report(request, judged, "changed", tuple(done))
 
 
-def _report(request: RuntimeRequest, judged: RuntimePlan, status: str, changes: tuple[Shown, ...]) -> Report:
+def _report(request: RuntimeRequest, judged: RuntimePlan, status: str, changes: tuple[ShownChange, ...]) -> Report:
     number = format_version(judged.version) if judged.version else ""
     restart = judged.restart if changes else ""
     return Report(request.runtime, status, number, judged.plan.reason, restart, judged.plan.notes, changes)
 
 
-def _said(change: FileChange) -> str:
+def _describe_change(change: FileChange) -> str:
     """A change in words."""
     new = "a new file: " if change.before is None else ""
     return new + ", ".join(f"{each.key_path[-1]} = {msgspec.json.encode(each.value).decode()}" for each in change.edits)
@@ -216,25 +219,25 @@ def _undo(request: RuntimeRequest, state: Path, only_look: bool) -> Report:
                 "--drop-in-config"
             )
         return Report(request.runtime, "nothing", reason=why)
-    done: list[Shown] = []
+    done: list[ShownChange] = []
     with memories.lock_memories(state):
         found = remembered()
         for memory in found:
             current, result = memories.undo_change(memory)
-            done.append(Shown(memory.path, result.description, unified_diff(memory.path, current, result.data)))
+            done.append(ShownChange(memory.path, result.description, unified_diff(memory.path, current, result.data)))
             if not only_look:
-                with signals.whole():
+                with signals.uninterrupted():
                     memories.restore_file(state, memory, current, result)
     restart = found[0].restart_command if any(each.diff for each in done) else ""
     return Report(request.runtime, "needed" if only_look else "undone", restart=restart, changes=tuple(done))
 
 
-def _print(report: Report, as_json: bool, with_diff: bool) -> None:
+def _print_report(report: Report, as_json: bool, with_diff: bool) -> None:
     if as_json:
         print_json(report)
         return
     for error in report.errors:
-        fail(error)
+        print_error(error)
     if report.reason:
         say(f"{report.reason}." if report.changes else f"Nothing to do: {report.reason}.")
     for each in report.changes:

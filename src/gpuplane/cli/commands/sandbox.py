@@ -15,7 +15,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")  # lost connections are no news
 
 from gpuplane.base.text import escape_unprintable
 from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import PATH, json_option
+from gpuplane.cli.kit.options import FILE_PATH, json_option
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.console import Console
 from gpuplane.sandbox.kubelet.messages import Message
@@ -28,7 +28,7 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--root", required=True, type=PATH, metavar="DIR", help="Kubelet's directory.")
+@click.option("--root", required=True, type=FILE_PATH, metavar="DIR", help="Kubelet's directory.")
 @click.option(
     "--numa", is_flag=True, help="Choose devices of one NUMA node, as the Topology Manager's policy best-effort does."
 )
@@ -36,7 +36,7 @@ def command() -> None:
     "--cdi-dir",
     "cdi",
     multiple=True,
-    type=PATH,
+    type=FILE_PATH,
     metavar="DIR",
     help="The sandbox resolves CDI devices with the specifications in this directory, as a container runtime does. "
     "You can give several; the last has priority. Default: the sandbox does not resolve CDI devices.",

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from gpuplane.cli.kit.agent import ask, node_state, state_dir
-from gpuplane.cli.kit.messages import marked
+from gpuplane.cli.kit.messages import escape_markup
 from gpuplane.cli.kit.observed import observed_snapshot
-from gpuplane.cli.kit.options import PATH, Machine, OneOf, json_option, misuse
+from gpuplane.cli.kit.options import FILE_PATH, Machine, OneOf, json_option, usage_error
 from gpuplane.cli.kit.presenter import Block, Table, print_json, print_result, rows_as_lines
 from gpuplane.node.core.advertising import missing_information_reason
 from gpuplane.node.core.dra.publishing import manifest
@@ -33,7 +33,7 @@ NOTHING_PUBLISHED = (
     type=Machine(nvml=True),
     help="nvml for this machine, a machine file, or the name of a profile. Default: what the running agent knows.",
 )
-@click.option("--config", type=PATH, help="With --machine: a configuration. DRA counts as enabled in it.")
+@click.option("--config", type=FILE_PATH, help="With --machine: a configuration. DRA counts as enabled in it.")
 @click.option("--node-name", default="", help="With --machine: the name of the node. Default: node.")
 @click.option(
     "--driver-root-ctr-path",
@@ -58,9 +58,9 @@ def command(
     Without a terminal each line is a device, with tabs between the columns.
     """
     if output and as_json:
-        raise misuse("-o and --json are two documents: choose one")
+        raise usage_error("-o and --json are two documents: choose one")
     if machine is None and (config is not None or node_name):
-        raise misuse("--config and --node-name need --machine: a running agent has its own")
+        raise usage_error("--config and --node-name need --machine: a running agent has its own")
     if machine is None:
         answer = ask(state_dir, GetNodeState())
         snapshot, node = node_state(answer).snapshot, answer.agent.node
@@ -125,4 +125,4 @@ def _page(shown: SlicesShown) -> Iterator[Block]:
     """For people."""
     yield Table(HEADINGS, tuple(_rows(shown)), give_way=("DIFFERS IN", "TAINTS"), loose="TAINTS")
     if shown.reason and shown.state == "failing":
-        yield marked(shown.reason)
+        yield escape_markup(shown.reason)

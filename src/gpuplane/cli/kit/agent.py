@@ -15,18 +15,18 @@ import msgspec
 
 from gpuplane import __version__
 from gpuplane.base.text import clip, join_first_names
-from gpuplane.cli.kit.options import PATH
+from gpuplane.cli.kit.options import FILE_PATH
 from gpuplane.node.core.commands import USUAL_STATE_DIR, unusual_state_dir
 from gpuplane.node.core.lenient import UnreadableValue, decode_leniently
 from gpuplane.node.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
 from gpuplane.node.model.encoding import decode
 
 STATE_DIR = Path(USUAL_STATE_DIR)
-PATIENCE = 10.0  # seconds that an answer may take
+ANSWER_TIMEOUT_SECONDS = 10.0  # seconds that an answer may take
 
 state_dir = click.option(
     "--state-dir",
-    type=PATH,
+    type=FILE_PATH,
     default=STATE_DIR,
     show_default=True,
     envvar="GPUPLANE_STATE_DIR",
@@ -53,13 +53,13 @@ def ask(directory: Path, request: ControlRequest) -> ControlResponse:
         raise NoAgent(f"the agent at {path} does not answer: {error.strerror or error}") from None
     if not said:
         raise NoAgent(f"the agent at {path} closed the connection before it answered")
-    answer = _understood(said, path)
+    answer = _decode_answer(said, path)
     if answer.error:
         raise click.ClickException(f"{answer.error}")
-    return _as_reached(answer, directory)
+    return _with_state_dir(answer, directory)
 
 
-def _as_reached(answer: ControlResponse, directory: Path) -> ControlResponse:
+def _with_state_dir(answer: ControlResponse, directory: Path) -> ControlResponse:
     """The answer, whose texts name commands with the state directory by which this command reached the agent."""
     if (state := answer.state) is None:
         return answer
@@ -67,7 +67,7 @@ def _as_reached(answer: ControlResponse, directory: Path) -> ControlResponse:
     return answer.but(state=state.but(snapshot=snapshot))
 
 
-def show(directory: Path) -> NodeState:
+def fetch_node_state(directory: Path) -> NodeState:
     """The agent's state of the node. Raises ClickException."""
     return node_state(ask(directory, GetNodeState()))
 
@@ -75,21 +75,21 @@ def show(directory: Path) -> NodeState:
 def node_state(answer: ControlResponse) -> NodeState:
     """The state in an answer to `GetNodeState`. Raises ClickException where there is none."""
     if answer.state is None:
-        _refuse(answer.agent.version, "the agent's answer contains no state")
+        _raise_version_mismatch(answer.agent.version, "the agent's answer contains no state")
     return answer.state
 
 
 def _exchange(path: Path, request: bytes) -> bytes:
     """All that is said to one request. Raises OSError."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(PATIENCE)
+        connection.settimeout(ANSWER_TIMEOUT_SECONDS)
         connection.connect(str(path))
         connection.sendall(request)
         with connection.makefile("rb") as stream:
             return stream.read()
 
 
-def _understood(said: bytes, path: Path) -> ControlResponse:
+def _decode_answer(said: bytes, path: Path) -> ControlResponse:
     """An answer, perhaps of another version. Raises ClickException."""
     try:
         with suppress(msgspec.ValidationError):
@@ -97,23 +97,25 @@ def _understood(said: bytes, path: Path) -> ControlResponse:
         document = msgspec.json.decode(said)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NoAgent(f"the answer from {path} is not complete: {error}") from None
-    return _read(document)
+    return _decode_leniently(document)
 
 
-def _read(document: object) -> ControlResponse:
+def _decode_leniently(document: object) -> ControlResponse:
     """The answer of an agent of another version. Raises ClickException where a part that is known is not understood."""
     try:
         read = decode_leniently(document, ControlResponse)
     except UnreadableValue:
-        _refuse("", "this command cannot read any part of the agent's answer")
+        _raise_version_mismatch("", "this command cannot read any part of the agent's answer")
     answer: ControlResponse = read.value
     if read.unreadable_fields:
         places = join_first_names([clip(".".join(place), 80) for place in read.unreadable_fields], 3)
-        _refuse(answer.agent.version, f"this command cannot read these parts of the agent's answer: {places}")
+        _raise_version_mismatch(
+            answer.agent.version, f"this command cannot read these parts of the agent's answer: {places}"
+        )
     return answer
 
 
-def _refuse(version: str, why: str) -> NoReturn:
+def _raise_version_mismatch(version: str, why: str) -> NoReturn:
     theirs = f", gpuplane {clip(version, 80)}," if version else ""
     raise click.ClickException(
         f"the agent{theirs} and this command, gpuplane {__version__}, have different versions: {why}. Use the "

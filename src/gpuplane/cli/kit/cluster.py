@@ -12,9 +12,9 @@ from gpuplane.base import files
 from gpuplane.base.strict import InvalidInput
 from gpuplane.base.text import clip
 from gpuplane.cli.kit import options
-from gpuplane.cli.kit.messages import say, told
-from gpuplane.cli.kit.options import PATH
-from gpuplane.cli.kit.progress import at_work
+from gpuplane.cli.kit.messages import os_error_text, say
+from gpuplane.cli.kit.options import FILE_PATH
+from gpuplane.cli.kit.progress import spinner
 from gpuplane.cluster.engine import configuration
 from gpuplane.cluster.reading.notes import NOTE_TEXTS, Note
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gpuplane.cluster.reading.cluster import SeenCluster
 
 Command = Callable[..., Any]
-USUAL = Path(".kube/config")
+KUBECTL_CONFIG = Path(".kube/config")
 """Where kubectl looks, in the home directory."""
 
 kubeconfig = options.kubeconfig(
@@ -32,19 +32,19 @@ kubeconfig = options.kubeconfig(
 saved = click.option(
     "--file",
     "saved",
-    type=PATH,
+    type=FILE_PATH,
     metavar="FILE",
     help="Read what `kubectl get nodes,pods,pdb --all-namespaces -o json` wrote, and no API server.",
 )
 config = click.option(
-    "--config", type=PATH, metavar="FILE", help="The policy, and which requests are expected (docs/placement.md)."
+    "--config", type=FILE_PATH, metavar="FILE", help="The policy, and which requests are expected (docs/placement.md)."
 )
 
 
 def read(kubeconfig: Path | None, saved: Path | None) -> "SeenCluster":
     """The cluster, all of whose pods have places; on standard error, what is not as it should be. Raises
     ClickException."""
-    require("numpy", "placement")
+    require_package("numpy", "placement")
     from gpuplane.cluster.answers.assumed import assume_places
 
     return read_without_places(kubeconfig, saved, complete=assume_places)
@@ -60,9 +60,9 @@ def read_without_places(
     notes that do not matter to who reads it."""
     from gpuplane.cluster.reading.listing import MAX_BYTES, ClusterUnavailable, list_cluster, read_saved
 
-    usual = Path.home() / USUAL
+    usual = Path.home() / KUBECTL_CONFIG
     try:
-        with at_work("reading nodes and pods"):
+        with spinner("reading nodes and pods"):
             if saved is not None:
                 found = read_saved(files.read(saved, MAX_BYTES), str(saved))
             else:
@@ -71,8 +71,8 @@ def read_without_places(
     except (ClusterUnavailable, InvalidInput) as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(told(error)) from None
-    _say_notes(each for each in found.notes if each.code not in unsaid)
+        raise click.ClickException(os_error_text(error)) from None
+    _print_notes(each for each in found.notes if each.code not in unsaid)
     if not found.nodes:
         from_kubectl = ": write it with `kubectl get nodes,pods,pdb --all-namespaces -o json`"
         raise click.ClickException(f"{saved} has no nodes{from_kubectl}" if saved else "the cluster has no nodes")
@@ -88,16 +88,16 @@ def read_config(path: Path | None) -> configuration.PlacementConfig:
     except InvalidInput as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(told(error)) from None
+        raise click.ClickException(os_error_text(error)) from None
 
 
-def require(package: str, what: str, extra: str = "placement") -> None:
+def require_package(package: str, what: str, extra: str = "placement") -> None:
     """Raises ClickException where a package is not installed that something needs, and that an extra brings."""
     if find_spec(package) is None:
         raise click.ClickException(f"{what} needs {package}, which is not installed: pip install 'gpuplane[{extra}]'")
 
 
-def _say_notes(notes: Iterable[Note]) -> None:
+def _print_notes(notes: Iterable[Note]) -> None:
     """One line a kind of note, with the first of its subjects, and what is said of that."""
     by_code = dict[str, list[Note]]()
     for each in notes:

@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
-PAIRS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-SHORTEST, LONGEST = 0.001, 3650 * 86400.0
+SECONDS_BY_UNIT = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+UNIT_PAIRS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
+MIN_SECONDS, MAX_SECONDS = 0.001, 3650 * 86400.0
 """Seconds: a millisecond, ten years."""
 
 
@@ -19,7 +19,7 @@ class Duration(click.ParamType[float]):
 
     name = "duration"
 
-    def __init__(self, most: float = LONGEST) -> None:
+    def __init__(self, most: float = MAX_SECONDS) -> None:
         self.most = most
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -28,15 +28,15 @@ class Duration(click.ParamType[float]):
         parts = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|[smhd])", str(value), re.ASCII)
         if parts is None:
             self.fail(f"{value!r} is not a duration: write 90s, 10m, 2h or 1d", param, ctx)
-        found = float(parts[1]) * UNITS[parts[2]]
-        if found < SHORTEST:
-            self.fail(f"{value!r} is too short: at least {written(SHORTEST)}", param, ctx)
+        found = float(parts[1]) * SECONDS_BY_UNIT[parts[2]]
+        if found < MIN_SECONDS:
+            self.fail(f"{value!r} is too short: at least {format_duration(MIN_SECONDS)}", param, ctx)
         if found > self.most:
-            self.fail(f"{value!r} is too long: at most {written(self.most)}", param, ctx)
+            self.fail(f"{value!r} is too long: at most {format_duration(self.most)}", param, ctx)
         return found
 
 
-class Amount(click.FloatRange):
+class PositiveNumber(click.FloatRange):
     """A number of `unit` above 0, and at most so many."""
 
     def __init__(self, unit: str, most: float) -> None:
@@ -50,25 +50,25 @@ class Amount(click.FloatRange):
         return found
 
 
-def written(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A time as `Duration` takes it, in the largest unit of which it is a whole number: "50ms", "1m", "3650d"."""
-    for unit, size in reversed(UNITS.items()):
+    for unit, size in reversed(SECONDS_BY_UNIT.items()):
         if math.isclose(seconds / size, count := round(seconds / size)) and count:
             return f"{count}{unit}"
     return f"{seconds:g}s"
 
 
-def span(seconds: float) -> str:
+def describe_duration(seconds: float) -> str:
     """A time as people say it, to two units: "42 s", "4 min 10 s", "2 h", "3 d 4 h"."""
     whole = max(0, round(seconds))
-    for large, name, small, smaller in PAIRS:
+    for large, name, small, smaller in UNIT_PAIRS:
         if whole >= large:
             rest = whole % large // small
             return f"{whole // large} {name}" + (f" {rest} {smaller}" if rest else "")
     return f"{whole} s"
 
 
-def wall(seconds: float) -> str:
+def time_from_now(seconds: float) -> str:
     """The time so many seconds from now, as JSON has it: RFC 3339 in UTC, "2026-11-22T10:00:00Z"."""
     return (datetime.now(UTC) + timedelta(seconds=seconds)).isoformat(timespec="seconds").replace("+00:00", "Z")
 

@@ -52,7 +52,7 @@ def hardware(
         return Nvidia(location, Timing(deadline=deadline), first)
     from gpuplane.node.hardware.described.source import Described
 
-    file = _existing(find_machine_file(machine))
+    file = _require_file(find_machine_file(machine))
     return Described(watch_file(file, every=0.2), file.name)
 
 
@@ -66,13 +66,13 @@ def other_sources(machine: str, devices_file: str, host_root: Path) -> list[Sour
     from gpuplane.node.hardware.plain.source import PlainDevices
 
     if devices_file:
-        file = _existing(Path(devices_file))
+        file = _require_file(Path(devices_file))
         return [PlainDevices(watch_file(file), file.name, root=host_root)]
-    file = _existing(find_machine_file(machine))
+    file = _require_file(find_machine_file(machine))
     return [PlainDevices(watch_file(file, every=0.2), file.name)]
 
 
-def _existing(file: Path) -> Path:
+def _require_file(file: Path) -> Path:
     """The file. One that vanishes later is waited for. Raises FileNotFoundError."""
     if not file.exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(file))

@@ -18,34 +18,34 @@ def say(text: Text, *, err: bool = False) -> None:
     What cannot be printed, and could steer a terminal, is written as a program would write it.
     """
     stream = sys.stderr if err else sys.stdout
-    stream.write(f"{fitted_to(stream, text)}\n")
+    stream.write(f"{wrap_for(stream, text)}\n")
     stream.flush()
 
 
-def fitted_to(stream: TextIO, text: Text) -> str:
+def wrap_for(stream: TextIO, text: Text) -> str:
     """Lines of text as `say` writes them to a stream."""
-    width = columns(stream.fileno()) if stream.isatty() else None
-    return "\n".join(fitted(escape_unprintable(line), width) for line in f"{text}".split("\n"))
+    width = terminal_width(stream.fileno()) if stream.isatty() else None
+    return "\n".join(wrap_line(escape_unprintable(line), width) for line in f"{text}".split("\n"))
 
 
-def marked(text: Text) -> str:
+def escape_markup(text: Text) -> str:
     """A text of somebody else as part of what rich prints: neither rich nor a terminal obeys anything in it."""
     from rich.markup import escape
 
     return escape(escape_unprintable(text))
 
 
-def fail(problem: Text) -> None:
+def print_error(problem: Text) -> None:
     """Print an error."""
     say(f"Error: {problem}", err=True)
 
 
-def told(error: OSError) -> str:
+def os_error_text(error: OSError) -> str:
     """What the system refused, and of which file."""
     return f"{error.filename}: {error.strerror}" if error.filename is not None else error.strerror or str(error)
 
 
-def fitted(line: str, width: int | None) -> str:
+def wrap_line(line: str, width: int | None) -> str:
     """The line, broken between words where it is wider than `width`; what follows of an indented one is so the more."""
     if width is None or len(line) <= width:
         return line
@@ -55,7 +55,7 @@ def fitted(line: str, width: int | None) -> str:
     return "\n".join(lines)
 
 
-def columns(descriptor: int) -> int:
+def terminal_width(descriptor: int) -> int:
     """The width of a terminal; 80 where it does not tell."""
     try:
         return os.get_terminal_size(descriptor).columns or 80

@@ -63,12 +63,12 @@ class Machine(click.ParamType[str]):
         return found or [CompletionItem(incomplete, type="file")]
 
 
-def misuse(problem: str) -> click.UsageError:
+def usage_error(problem: str) -> click.UsageError:
     """A wrong combination of options, to be raised by a command."""
     return click.UsageError(problem, click.get_current_context(silent=True))
 
 
-PATH = click.Path(path_type=Path, readable=False)
+FILE_PATH = click.Path(path_type=Path, readable=False)
 """A path, which need not lead anywhere: who opens it says so, with status 1."""
 
 
@@ -85,7 +85,7 @@ class Kubeconfig(click.Option):
 
 def kubeconfig(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """The option --kubeconfig, or the variable KUBECONFIG."""
-    return click.option("--kubeconfig", cls=Kubeconfig, type=PATH, envvar="KUBECONFIG", help=help)
+    return click.option("--kubeconfig", cls=Kubeconfig, type=FILE_PATH, envvar="KUBECONFIG", help=help)
 
 
 def json_option(help: str = "One JSON document.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

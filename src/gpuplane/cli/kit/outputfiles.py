@@ -32,7 +32,7 @@ def write_output(path: Path, content: bytes) -> None:
     """Give the file this content, readable by everybody, or leave it as it was. Raises ClickException."""
     _check_regular(path)
     try:
-        with signals.whole():
+        with signals.uninterrupted():
             files.replace(path, content, mode=0o644, aside=path.with_name(f".gpuplane-{secrets.token_hex(8)}.new"))
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from None

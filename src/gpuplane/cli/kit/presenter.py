@@ -11,7 +11,7 @@ import click
 
 from gpuplane.base.text import Text, tab_separated
 from gpuplane.base.value import Value
-from gpuplane.cli.kit.messages import fitted_to, say
+from gpuplane.cli.kit.messages import say, wrap_for
 from gpuplane.node.model.encoding import format_json
 
 if TYPE_CHECKING:
@@ -123,4 +123,4 @@ def wrapped(sentence: Text) -> "RenderableType":
     """A sentence of a page, broken between words as `say` does it: an id stays whole."""
     from rich.text import Text as RichText
 
-    return RichText(fitted_to(sys.stdout, sentence))
+    return RichText(wrap_for(sys.stdout, sentence))

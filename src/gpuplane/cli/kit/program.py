@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from gpuplane.cli.kit.messages import fail, told
-from gpuplane.cli.kit.signals import Ended, end_at_once, heed
+from gpuplane.cli.kit.messages import os_error_text, print_error
+from gpuplane.cli.kit.signals import EndedBySignal, raise_on_signals, restore_default_handlers
 
 
-class Modules(click.Group):
+class CommandGroup(click.Group):
     """A group whose commands are modules of a package, imported when they are asked for.
 
     Each module has a `command`, or a function of that name that makes it.
@@ -37,7 +37,7 @@ class Modules(click.Group):
         """The command of that module."""
         if cmd_name not in self.table:
             return None
-        found = importlib.import_module(f"{self.package}.{module_of(cmd_name)}").command
+        found = importlib.import_module(f"{self.package}.{module_name(cmd_name)}").command
         command: click.Command = found if isinstance(found, click.Command) else found()
         return command
 
@@ -61,56 +61,58 @@ class Modules(click.Group):
             raise click.NoSuchCommand(error.command_name, possibilities=self.table, ctx=ctx) from None
 
 
-def module_of(command: str) -> str:
+def module_name(command: str) -> str:
     """The name of a command's module: `generate-config` is in `generate_config.py`, `assert` in `assert_.py`."""
     name = command.replace("-", "_")
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def run(program: Modules) -> NoReturn:
+def run(program: CommandGroup) -> NoReturn:
     """Run what the command line says, and end the process with the status of docs/commands.md."""
     try:
         _import_command(program, sys.argv[1:])
-        heed()  # not before: an import may swallow what is raised in it
+        raise_on_signals()  # not before: an import may swallow what is raised in it
         status = program.main(prog_name="gpuplane", standalone_mode=False) or 0
         sys.stdout.flush()
     except click.ClickException as error:
-        status = _show(error)
+        status = _print_click_error(error)
     except click.Abort:
-        ended_by(signal.SIGINT)
-    except Ended as ended:
-        ended_by(ended.signal)
+        end_by_signal(signal.SIGINT)
+    except EndedBySignal as ended:
+        end_by_signal(ended.signal)
     except UnicodeEncodeError as error:
-        status = _show(click.ClickException(f"'{error.object}' is not UTF-8 text"))
+        status = _print_click_error(click.ClickException(f"'{error.object}' is not UTF-8 text"))
     except BrokenPipeError:
         os._exit(1)  # whoever read the result has enough of it, as `head`
     except OSError as error:
-        os._exit(_show(click.ClickException(told(error))))  # what standard output could not take is not tried again
-    end_at_once()
+        os._exit(
+            _print_click_error(click.ClickException(os_error_text(error)))
+        )  # what standard output could not take is not tried again
+    restore_default_handlers()
     sys.exit(status)
 
 
-def _import_command(program: Modules, words: Sequence[str]) -> None:
+def _import_command(program: CommandGroup, words: Sequence[str]) -> None:
     """Import the module of the command that the words of a command line name, as far as they do."""
     for word in words:
         found = program.get_command(click.Context(program), word)
-        if found is not None and not isinstance(found, Modules):
+        if found is not None and not isinstance(found, CommandGroup):
             return
         program = found or program
 
 
-def ended_by(number: signal.Signals) -> NoReturn:
+def end_by_signal(number: signal.Signals) -> NoReturn:
     """End as the signal ends a process, so that a shell that runs us in a loop ends too."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)
     sys.exit(128 + number)  # the first process of a container, which a signal does not end
 
 
-def _show(error: click.ClickException) -> int:
+def _print_click_error(error: click.ClickException) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
     else:
         if isinstance(error, click.UsageError) and error.ctx is not None:
             click.echo(f"{error.ctx.get_usage()}\nTry '{error.ctx.command_path} --help' for help.\n", err=True)
-        fail(error.format_message())
+        print_error(error.format_message())
     return error.exit_code

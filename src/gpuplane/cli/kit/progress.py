@@ -21,7 +21,7 @@ def progress_bar(what: str, total: int) -> Iterator[Callable[[], None]]:
 
 
 @contextmanager
-def at_work(what: str) -> Iterator[Callable[[str], None]]:
+def spinner(what: str) -> Iterator[Callable[[str], None]]:
     """One line with a sign that moves, for work of which nobody knows how much there is; what is given changes it."""
     if not sys.stderr.isatty():
         yield lambda what: None

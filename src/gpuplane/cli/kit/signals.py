@@ -1,10 +1,10 @@
 """How a command ends by a signal: what it made is taken away, and its exit status is 128 + the signal's number.
 
-- After `heed` a SIGINT, SIGTERM or SIGHUP raises `Ended` wherever the program is, as Python does for SIGINT alone:
-  `with` and `finally` take away what was made. The next signal ends the process at once.
+- After `raise_on_signals` a SIGINT, SIGTERM or SIGHUP raises `EndedBySignal` wherever the program is, as Python
+  does for SIGINT alone: `with` and `finally` take away what was made. The next signal ends the process at once.
 - In `run` the work, a coroutine, is cancelled instead: directories and processes are made there, and nothing may come
   between the making and the `with` that takes it away. The next signal ends the process at once too, and its children.
-- What is done in `whole` is not interrupted: a file and its copy aside.
+- What is done in `uninterrupted` is not interrupted: a file and its copy aside.
 
 A signal that is ignored when the program starts (nohup) stays ignored. Commands that serve until a signal have handlers
 of their own.
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Handler = Callable[[int, FrameType | None], Any]
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SHOW_CURSOR = b"\x1b[?25h\n"
 
 
-class Ended(SystemExit):
+class EndedBySignal(SystemExit):
     """A signal has ended the command."""
 
     def __init__(self, number: int) -> None:
@@ -40,34 +40,34 @@ class Ended(SystemExit):
         self.signal = signal.Signals(number)
 
 
-def heed() -> None:
-    """From now on a signal raises Ended."""
-    for each in _heeded():
+def raise_on_signals() -> None:
+    """From now on a signal raises EndedBySignal."""
+    for each in _heeded_signals():
         signal.signal(each, _end)
 
 
-def end_at_once() -> None:
+def restore_default_handlers() -> None:
     """From now on a signal ends the process as the system does it: nothing is left to take away."""
-    for each in _heeded():
+    for each in _heeded_signals():
         signal.signal(each, signal.SIG_DFL)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    end_at_once()
-    raise Ended(number)
+    restore_default_handlers()
+    raise EndedBySignal(number)
 
 
-def _heeded() -> tuple[signal.Signals, ...]:
+def _heeded_signals() -> tuple[signal.Signals, ...]:
     """The signals that end us."""
     if threading.current_thread() is not threading.main_thread():
         return ()  # only it can have handlers
-    return tuple(each for each in SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
+    return tuple(each for each in ENDING_SIGNALS if signal.getsignal(each) is not signal.SIG_IGN)
 
 
 @contextmanager
 def _handled(handler: Handler) -> Iterator[None]:
     """Other handlers for a while."""
-    before = {each: signal.signal(each, handler) for each in _heeded()}
+    before = {each: signal.signal(each, handler) for each in _heeded_signals()}
     try:
         yield
     finally:
@@ -76,11 +76,11 @@ def _handled(handler: Handler) -> Iterator[None]:
 
 
 @contextmanager
-def _woken(loop: "asyncio.AbstractEventLoop") -> Iterator[None]:
+def _waking_on_signals(loop: "asyncio.AbstractEventLoop") -> Iterator[None]:
     """A signal wakes the loop: else one that comes right before a wait, or to another thread, is heeded after it."""
     import socket
 
-    if not _heeded():
+    if not _heeded_signals():
         yield
         return
     ours, theirs = socket.socketpair()
@@ -97,17 +97,17 @@ def _woken(loop: "asyncio.AbstractEventLoop") -> Iterator[None]:
 
 
 @contextmanager
-def whole() -> Iterator[None]:
-    """Raises Ended only at its end, where a signal has come meanwhile."""
+def uninterrupted() -> Iterator[None]:
+    """Raises EndedBySignal only at its end, where a signal has come meanwhile."""
     came: list[int] = []
     with _handled(lambda number, _: came.append(number)):
         yield
     if came:
-        raise Ended(came[0])
+        raise EndedBySignal(came[0])
 
 
 def run(work: Coroutine[Any, Any, T], abandon: Callable[[], None] = lambda: None) -> T:
-    """What comes of the work. Raises Ended where a signal has cancelled it, once it has taken away what it made.
+    """What comes of the work. Raises EndedBySignal where a signal has cancelled it, once what it made is taken away.
 
     `abandon` takes away the files that it made, whatever is under way: it is called before the next signal ends us.
     """
@@ -126,7 +126,7 @@ def run(work: Coroutine[Any, Any, T], abandon: Callable[[], None] = lambda: None
 
     async def working() -> T:
         begun.append(cast("asyncio.Task[Any]", asyncio.current_task()))
-        with _woken(asyncio.get_running_loop()):
+        with _waking_on_signals(asyncio.get_running_loop()):
             if came:
                 work.close()
                 raise asyncio.CancelledError
@@ -140,14 +140,14 @@ def run(work: Coroutine[Any, Any, T], abandon: Callable[[], None] = lambda: None
             raise
         if not isinstance(error, asyncio.CancelledError):
             _say(error)  # not all of it could be taken away
-        raise Ended(came[0]) from None
+        raise EndedBySignal(came[0]) from None
 
 
 def _say(error: BaseException) -> None:
-    from gpuplane.cli.kit.messages import fail
+    from gpuplane.cli.kit.messages import print_error
 
     with suppress(OSError):  # its terminal may have been closed
-        fail(str(error))
+        print_error(str(error))
 
 
 def _end_now(number: int, abandon: Callable[[], None]) -> None:

@@ -126,7 +126,7 @@ async def test_a_protected_pod_is_asked_for_again(
     agent: Agent, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its disruption budget refuses the eviction at first. One that the server refuses for good ends the command."""
-    monkeypatch.setattr("gpuplane.cli.commands.mig.evict.AGAIN", 0.1)
+    monkeypatch.setattr("gpuplane.cli.commands.mig.evict.RETRY_SECONDS", 0.1)
     agent.hold(train=HALF)
     async with ApiServer() as server:
         path = parse_path("/api/v1/namespaces/n/pods/train")

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpuplane.base.strict import did_you_mean
-from gpuplane.cli.kit.messages import fail, told
+from gpuplane.cli.kit.messages import os_error_text, print_error
 from gpuplane.node.core.config.flags import FLAG_BY_NAME
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ class Parser(argparse.ArgumentParser):
             file.write(message)
             file.flush()
         except OSError as error:
-            fail(told(error))
+            print_error(os_error_text(error))
             os._exit(1)  # what standard output could not take is not tried again
 
     def error(self, message: str) -> NoReturn:
         """End the process: the command line is wrong."""
         print(f"Usage: {self.prog} [OPTIONS]\nTry '{self.prog} --help' for help.\n", file=sys.stderr)
-        fail(message)
+        print_error(message)
         sys.exit(2)
 
     def options(self) -> Iterator["click.Option"]:

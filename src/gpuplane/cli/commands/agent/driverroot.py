@@ -11,12 +11,12 @@ from gpuplane.node.core.config.flags import FLAG_BY_NAME
 from gpuplane.node.core.config.flagvalues import find_text_and_source
 from gpuplane.node.host.kernellog import has_host_pids
 
-HERE, HOST = "driver-root-ctr-path", "driver-root"
-MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"))
+CONTAINER_PATH_FLAG, HOST_PATH_FLAG = "driver-root-ctr-path", "driver-root"
+CONTAINER_MARKER_FILES = (Path("/.dockerenv"), Path("/run/.containerenv"))
 """What Docker and podman put into the containers that they start."""
 
 
-class Root(NamedTuple):
+class DriverRoot(NamedTuple):
     """Where this process sees the driver's root. `why`: what decided that; it is said after what is missing there."""
 
     path: Path
@@ -24,32 +24,32 @@ class Root(NamedTuple):
     said: bool = True  # whether it is more than what is left where nothing is said
 
 
-def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contained: bool) -> Root:
+def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contained: bool) -> DriverRoot:
     """The root: what --driver-root-ctr-path says; else its default where that is a directory; else --driver-root, which
     is a path of the host, where this process sees that; else its own root, in which NVIDIA's runtime puts the driver.
 
     `contained`: whether this process is in a container, where a path of the host is of no use unless it is mounted.
     """
-    said = find_text_and_source(FLAG_BY_NAME[HERE], flags, environment)
+    said = find_text_and_source(FLAG_BY_NAME[CONTAINER_PATH_FLAG], flags, environment)
     if said and said[0]:
-        return Root(Path(said[0]), f"{said[1]} is set")
-    default = Path(FLAG_BY_NAME[HERE].default)
+        return DriverRoot(Path(said[0]), f"{said[1]} is set")
+    default = Path(FLAG_BY_NAME[CONTAINER_PATH_FLAG].default)
     if _is_there(default):
-        return Root(default, f"it is the default of --{HERE}")
-    host = find_text_and_source(FLAG_BY_NAME[HOST], flags, environment)
+        return DriverRoot(default, f"it is the default of --{CONTAINER_PATH_FLAG}")
+    host = find_text_and_source(FLAG_BY_NAME[HOST_PATH_FLAG], flags, environment)
     if host and os.path.normpath(host[0]).strip("/."):
         path = Path(host[0])
         if _is_there(path) or not contained:
-            return Root(path, f"{host[1]} is set, and --{HERE} is not")
+            return DriverRoot(path, f"{host[1]} is set, and --{CONTAINER_PATH_FLAG} is not")
         why = (
             f"this container cannot see {path}, the host path from {host[1]}: mount it into the container, and "
             "set its mount point"
         )
-        return Root(Path("/"), f"{why} with --{HERE}", False)
-    return Root(Path("/"), f"if the driver is elsewhere, set --{HERE}", False)
+        return DriverRoot(Path("/"), f"{why} with --{CONTAINER_PATH_FLAG}", False)
+    return DriverRoot(Path("/"), f"if the driver is elsewhere, set --{CONTAINER_PATH_FLAG}", False)
 
 
-def seen(root: Root, machine: str) -> Path | None:
+def seen(root: DriverRoot, machine: str) -> Path | None:
     """Where the driver's root is for a machine; None where a described one has none here."""
     return root.path if machine == NVML or (root.said and _is_there(root.path)) else None
 
@@ -63,4 +63,8 @@ def _is_there(path: Path) -> bool:
 
 def contained(environment: Mapping[str, str]) -> bool:
     """Whether this process is in a container: by its process ids, what a pod is told, or what a runtime leaves."""
-    return not has_host_pids() or "KUBERNETES_SERVICE_HOST" in environment or any(each.exists() for each in MARKS)
+    return (
+        not has_host_pids()
+        or "KUBERNETES_SERVICE_HOST" in environment
+        or any(each.exists() for each in CONTAINER_MARKER_FILES)
+    )

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NoReturn
 from gpuplane import __version__
 from gpuplane.base.strict import InvalidInput
 from gpuplane.cli.commands.agent.arguments import Choice, Parser
-from gpuplane.cli.commands.agent.driverroot import Root, contained, driver_root, seen
+from gpuplane.cli.commands.agent.driverroot import DriverRoot, contained, driver_root, seen
 from gpuplane.cli.kit.machine import NVML, hardware, other_sources
-from gpuplane.cli.kit.messages import fail, told
+from gpuplane.cli.kit.messages import os_error_text, print_error
 from gpuplane.cli.kit.servingflags import SERVING_FLAGS, read_serving_options
 from gpuplane.node.agent.configure import Source
 from gpuplane.node.agent.main import Options, run
@@ -60,10 +60,10 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
     except (InvalidInput, UnknownMachine, ValueError) as error:
         parser.error(str(error))
     except FileNotFoundError as error:
-        fail(told(error))
+        print_error(os_error_text(error))
         sys.exit(1)
     if problem := useless(options):
-        fail(problem)
+        print_error(problem)
         sys.exit(1)
     if problem := lacks(options):
         logging.getLogger("gpuplane").warning("%s", problem)
@@ -151,7 +151,7 @@ def agent_parser() -> Parser:
 
 
 def _options(
-    arguments: argparse.Namespace, flags: Mapping[str, str], environment: Mapping[str, str], root: Root
+    arguments: argparse.Namespace, flags: Mapping[str, str], environment: Mapping[str, str], root: DriverRoot
 ) -> Options:
     def said(name: str) -> str:
         return flag_text_or_default(name, flags, environment)

@@ -2,7 +2,7 @@
 
 import click
 
-from gpuplane.cli.kit.program import Modules
+from gpuplane.cli.kit.program import CommandGroup
 
 COMMANDS = {
     "generate": "write a specification of this machine's devices",
@@ -13,6 +13,6 @@ COMMANDS = {
 }
 
 
-@click.group(cls=Modules, package=__name__, table=COMMANDS)
+@click.group(cls=CommandGroup, package=__name__, table=COMMANDS)
 def command() -> None:
     """CDI specifications, from which containers get devices: write, list, check and explain them."""

@@ -29,7 +29,7 @@ from gpuplane.node.core.containers.cdi.version import LOWEST_WRITTEN_VERSION
 from gpuplane.node.host.cdi.hook import HOOK_PATH, hook_status
 from gpuplane.node.model.cdi import Spec
 
-KINDS: dict[SpecMode, str] = {
+KIND_BY_MODE: dict[SpecMode, str] = {
     "gpu": "nvidia.com/gpu",
     "management": "management.nvidia.com/gpu",
     "imex": "nvidia.com/imex-channel",
@@ -40,16 +40,20 @@ KINDS: dict[SpecMode, str] = {
 }
 """The kind of a mode's devices where nobody says another. NVIDIA's command says nvidia.com/gpu for all of them."""
 
-ELSEWHERE = {
+UNSUPPORTED_MODES = {
     "csv": "is for Tegra systems, which gpuplane does not support: use nvidia-ctk",
     "wsl": "is for WSL on Windows, which gpuplane does not support: use nvidia-ctk",
 }
-MODES: dict[str, SpecMode] = {"auto": "gpu", "nvml": "gpu", **{each: each for each in KINDS if each != "gpu"}}
-PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
+MODE_BY_NAME: dict[str, SpecMode] = {
+    "auto": "gpu",
+    "nvml": "gpu",
+    **{each: each for each in KIND_BY_MODE if each != "gpu"},
+}
+ENV_PREFIX = "NVIDIA_CTK_CDI_GENERATE_"
 
-MANY: dict[str, Any] = {"multiple": True}
-TEXT: dict[str, Any] = {"default": ""}
-SWITCH: dict[str, Any] = {"is_flag": True}
+REPEATED_OPTION: dict[str, Any] = {"multiple": True}
+TEXT_OPTION: dict[str, Any] = {"default": ""}
+FLAG_OPTION: dict[str, Any] = {"is_flag": True}
 
 
 def _one_of(choices: Iterable[str], default: str = "") -> dict[str, Any]:
@@ -71,43 +75,44 @@ def _no_effect(option: str) -> str:
 
 # fmt: off
 OPTIONS = (
-    ("--output", "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", TEXT, "The file. Default: standard output."),
-    ("--format", PREFIX + "OUTPUT_FORMAT", _one_of(("json", "yaml")), "Default: the file's suffix, else yaml."),
-    ("--mode --discovery-mode", PREFIX + "MODE", {**_one_of((*MODES, *ELSEWHERE), "auto"), "metavar": "MODE"},
-     f"The kind of devices: {', '.join((*MODES, *ELSEWHERE))}. Default: auto, the GPUs."),
-    ("--device-name-strategy", PREFIX + "DEVICE_NAME_STRATEGIES", MANY,
+    ("--output", "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH", TEXT_OPTION, "The file. Default: standard output."),
+    ("--format", ENV_PREFIX + "OUTPUT_FORMAT", _one_of(("json", "yaml")), "Default: the file's suffix, else yaml."),
+    ("--mode --discovery-mode", ENV_PREFIX + "MODE",
+     {**_one_of((*MODE_BY_NAME, *UNSUPPORTED_MODES), "auto"), "metavar": "MODE"},
+     f"The kind of devices: {', '.join((*MODE_BY_NAME, *UNSUPPORTED_MODES))}. Default: auto, the GPUs."),
+    ("--device-name-strategy", ENV_PREFIX + "DEVICE_NAME_STRATEGIES", REPEATED_OPTION,
      (
          f"How to name devices: {', '.join(get_args(NamingStrategy))}. Each strategy gives every device one more "
          "name. Default: index and uuid."
      )),
-    ("--device-id --device-ids --device --devices", PREFIX + "DEVICE_IDS", MANY,
+    ("--device-id --device-ids --device --devices", ENV_PREFIX + "DEVICE_IDS", REPEATED_OPTION,
      (
          "Include only these devices, by index or UUID. none: one empty device that adds nothing to a container. "
          "Default: all."
      )),
-    ("--no-all-device", PREFIX + "NO_ALL_DEVICE", SWITCH, "Leave out the device `all`."),
-    ("--vendor --cdi-vendor", PREFIX + "VENDOR", TEXT, "Default: nvidia.com, or the vendor of the mode."),
-    ("--class --cdi-class", PREFIX + "CLASS", TEXT, "Default: gpu, or the class of the mode."),
+    ("--no-all-device", ENV_PREFIX + "NO_ALL_DEVICE", FLAG_OPTION, "Leave out the device `all`."),
+    ("--vendor --cdi-vendor", ENV_PREFIX + "VENDOR", TEXT_OPTION, "Default: nvidia.com, or the vendor of the mode."),
+    ("--class --cdi-class", ENV_PREFIX + "CLASS", TEXT_OPTION, "Default: gpu, or the class of the mode."),
     ("--driver-root", "NVIDIA_CTK_DRIVER_ROOT", {"default": "/"}, "The driver root on the host. Default: /."),
-    ("--dev-root", "NVIDIA_CTK_DEV_ROOT", TEXT, "The root of /dev on the host. Default: the driver root."),
-    ("--nvidia-cdi-hook-path --nvidia-ctk-path", "NVIDIA_CTK_CDI_HOOK_PATH", TEXT,
+    ("--dev-root", "NVIDIA_CTK_DEV_ROOT", TEXT_OPTION, "The root of /dev on the host. Default: the driver root."),
+    ("--nvidia-cdi-hook-path --nvidia-ctk-path", "NVIDIA_CTK_CDI_HOOK_PATH", TEXT_OPTION,
      (
          "NVIDIA's program for hooks, on the host. Default with --hook=nvidia: nvidia-cdi-hook from PATH, else "
          "/usr/bin/nvidia-cdi-hook."
      )),
-    ("--disable-hook --disable-hooks", PREFIX + "DISABLED_HOOKS", MANY,
+    ("--disable-hook --disable-hooks", ENV_PREFIX + "DISABLED_HOOKS", REPEATED_OPTION,
      "Leave out the hook with this NVIDIA name; all: leave out every hook."),
-    ("--enable-hook --enable-hooks", PREFIX + "ENABLED_HOOKS", MANY,
+    ("--enable-hook --enable-hooks", ENV_PREFIX + "ENABLED_HOOKS", REPEATED_OPTION,
      "Include this hook, even if --disable-hook or --mode management leaves it out. The hook chmod has no effect."),
-    ("--feature-flag --feature-flags", PREFIX + "FEATURE_FLAGS", MANY, "NVIDIA's feature flags."),
-    ("--config-search-path", PREFIX + "CONFIG_SEARCH_PATHS", MANY,
+    ("--feature-flag --feature-flags", ENV_PREFIX + "FEATURE_FLAGS", REPEATED_OPTION, "NVIDIA's feature flags."),
+    ("--config-search-path", ENV_PREFIX + "CONFIG_SEARCH_PATHS", REPEATED_OPTION,
      "Not supported: gpuplane searches for files only where the driver installs them."),
-    ("--ldconfig-path", PREFIX + "LDCONFIG_PATH", TEXT, _no_effect("--ldconfig-path")),
-    ("--library-search-path", PREFIX + "LIBRARY_SEARCH_PATHS", MANY,
+    ("--ldconfig-path", ENV_PREFIX + "LDCONFIG_PATH", TEXT_OPTION, _no_effect("--ldconfig-path")),
+    ("--library-search-path", ENV_PREFIX + "LIBRARY_SEARCH_PATHS", REPEATED_OPTION,
      "Look for the driver's libraries in this directory of the driver root first."),
-    ("--csv.file", PREFIX + "CSV_FILES", MANY, _no_effect("--csv.file")),
-    ("--csv.ignore-pattern", PREFIX + "CSV_IGNORE_PATTERNS", MANY, _no_effect("--csv.ignore-pattern")),
-    ("--csv.compat-container-root", PREFIX + "CSV_CONTAINER_COMPAT_ROOT", TEXT,
+    ("--csv.file", ENV_PREFIX + "CSV_FILES", REPEATED_OPTION, _no_effect("--csv.file")),
+    ("--csv.ignore-pattern", ENV_PREFIX + "CSV_IGNORE_PATTERNS", REPEATED_OPTION, _no_effect("--csv.ignore-pattern")),
+    ("--csv.compat-container-root", ENV_PREFIX + "CSV_CONTAINER_COMPAT_ROOT", TEXT_OPTION,
      _no_effect("--csv.compat-container-root")),
 
     ("--hook", "", _one_of(("auto", "gpuplane", "nvidia", "none"), "auto"),
@@ -132,67 +137,67 @@ def parameter(names: str) -> str:
     return names.split()[0].strip("-").replace("-", "_").replace(".", "_")
 
 
-def request(said: Mapping[str, Any], host: Path | None) -> SpecOptions:
+def requested_spec(said: Mapping[str, Any], host: Path | None) -> SpecOptions:
     """What the options ask for. Raises click.BadParameter.
 
     `host`: where the host's root is seen; None where it is not.
     """
     mode = said["mode"]
-    if mode in ELSEWHERE:
-        raise _wrong("--mode", f"{mode} {ELSEWHERE[mode]}")
+    if mode in UNSUPPORTED_MODES:
+        raise _bad_option("--mode", f"{mode} {UNSUPPORTED_MODES[mode]}")
     if said["config_search_path"]:
-        raise _wrong("--config-search-path", "gpuplane searches for files only where the driver installs them")
-    vendor, name = KINDS[MODES[mode]].split("/")
+        raise _bad_option("--config-search-path", "gpuplane searches for files only where the driver installs them")
+    vendor, name = KIND_BY_MODE[MODE_BY_NAME[mode]].split("/")
     kind = f"{said['vendor'] or vendor}/{said['class'] or name}"
     for where, problem in all_spec_problems(Spec(LOWEST_WRITTEN_VERSION, kind)):
         if where == ("kind",):
-            raise _wrong("--vendor, --class", problem.removeprefix("kind: "))
+            raise _bad_option("--vendor, --class", problem.removeprefix("kind: "))
     for option in ("--driver-root", "--dev-root", "--hook-path"):
         if (path := said[parameter(option)]) and not path.startswith("/"):
-            raise _wrong(option, f"{path!r} is not an absolute path on the host")
-    ids = _listed(said["device_id"])
+            raise _bad_option(option, f"{path!r} is not an absolute path on the host")
+    ids = _split_values(said["device_id"])
     return SpecOptions(
         kind=kind,
-        mode=MODES[mode],
-        naming=_chosen("--device-name-strategy", said["device_name_strategy"], get_args(NamingStrategy))
+        mode=MODE_BY_NAME[mode],
+        naming=_checked_choices("--device-name-strategy", said["device_name_strategy"], get_args(NamingStrategy))
         or ("index", "uuid"),
         with_all_device=not said["no_all_device"] and NONE_NAME not in ids,
         ids=ids,
         driver_root=said["driver_root"] or "/",
         dev_root=said["dev_root"] or said["driver_root"] or "/",
-        hook_program=_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
-        disabled_hooks=_chosen("--disable-hook", said["disable_hook"], CDI_HOOK_NAMES),
-        enabled_hooks=_chosen(
+        hook_program=_hook_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
+        disabled_hooks=_checked_choices("--disable-hook", said["disable_hook"], CDI_HOOK_NAMES),
+        enabled_hooks=_checked_choices(
             "--enable-hook", said["enable_hook"], [each for each in CDI_HOOK_NAMES if each != ALL_NAME]
         ),
-        feature_flags=_chosen("--feature-flag", said["feature_flag"], CDI_FEATURE_FLAGS),
+        feature_flags=_checked_choices("--feature-flag", said["feature_flag"], CDI_FEATURE_FLAGS),
     )
 
 
 def library_folders(said: dict[str, Any]) -> tuple[str, ...]:
     """The directories of --library-search-path. Raises click.UsageError for one that is not absolute."""
-    folders = _listed(said["library_search_path"])
+    folders = _split_values(said["library_search_path"])
     if relative := [each for each in folders if not each.startswith("/")]:
-        raise _wrong("--library-search-path", f"{relative[0]!r} is not an absolute path below the driver root")
+        raise _bad_option("--library-search-path", f"{relative[0]!r} is not an absolute path below the driver root")
     return folders
 
 
-def _listed(values: Iterable[str]) -> tuple[str, ...]:
+def _split_values(values: Iterable[str]) -> tuple[str, ...]:
     """An option that is said several times, or once with commas."""
     parts = (part.strip() for value in values for part in value.split(","))
     return tuple(dict.fromkeys(filter(None, parts)))
 
 
-def _chosen(option: str, values: Iterable[str], choices: Iterable[str]) -> tuple[Any, ...]:
-    for value in (chosen := _listed(values)):
+def _checked_choices(option: str, values: Iterable[str], choices: Iterable[str]) -> tuple[Any, ...]:
+    for value in (chosen := _split_values(values)):
         if value not in choices:
             close = closest_match(value, choices)
             perhaps = f"did you mean {close!r}?" if close else f"known: {', '.join(choices)}"
-            raise _wrong(option, f"{value!r} is unknown; {perhaps}")
+            raise _bad_option(option, f"{value!r} is unknown; {perhaps}")
     return chosen
 
 
-def _program(hook: str, ours: str, theirs: str, host: Path | None) -> HookProgram | None:
+def _hook_program(hook: str, ours: str, theirs: str, host: Path | None) -> HookProgram | None:
     """The program that a container's start calls, and a word where it was named and is not there."""
     if hook == "nvidia" or (hook == "auto" and theirs):
         if "/" in theirs:
@@ -209,7 +214,7 @@ def _program(hook: str, ours: str, theirs: str, host: Path | None) -> HookProgra
     return None
 
 
-def place(said: Mapping[str, Any]) -> tuple[Path | None, str]:
+def output_file(said: Mapping[str, Any]) -> tuple[Path | None, str]:
     """The file, None for standard output, and its format. Runtimes read files whose names end in .json or .yaml."""
     named = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}.get(Path(said["output"]).suffix.lower())
     form = said["format"] or named or "yaml"
@@ -217,7 +222,7 @@ def place(said: Mapping[str, Any]) -> tuple[Path | None, str]:
         return None, form
     path = Path(said["output"])
     if path.is_dir():
-        raise _wrong("--output", f"{path} is a directory: write the name of a file")
+        raise _bad_option("--output", f"{path} is a directory: write the name of a file")
     if path.suffix not in (".json", ".yaml"):
         return path.with_name(f"{path.name}.{form}"), form
     if form != named:
@@ -225,7 +230,7 @@ def place(said: Mapping[str, Any]) -> tuple[Path | None, str]:
     return path, form
 
 
-def _wrong(option: str, problem: str) -> click.BadParameter:
+def _bad_option(option: str, problem: str) -> click.BadParameter:
     return click.BadParameter(problem, click.get_current_context(silent=True), param_hint=option)
 
 

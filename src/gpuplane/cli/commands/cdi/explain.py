@@ -12,7 +12,7 @@ from gpuplane.base.text import Text, clip, group_by_key, join_first_names
 from gpuplane.cli.commands.cdi.specdirs import read_registry, spec_dir
 from gpuplane.cli.kit import agent
 from gpuplane.cli.kit.agent import state_dir
-from gpuplane.cli.kit.messages import columns, fitted, say
+from gpuplane.cli.kit.messages import say, terminal_width, wrap_line
 from gpuplane.cli.kit.options import json_option
 from gpuplane.cli.kit.presenter import Block, print_result, unbroken
 from gpuplane.node.core.containers.cdi.explanation import (
@@ -80,7 +80,7 @@ def _left_out(devices: Iterable[str], state_dir: Path) -> tuple[Left, str]:
     if not any(each.partition("=")[0] in CDI_KINDS for each in devices):
         return {}, ""
     try:
-        machine = agent.show(state_dir).snapshot.machine
+        machine = agent.fetch_node_state(state_dir).snapshot.machine
     except click.ClickException as error:
         return None, f"Cannot find out what the agent leaves out: {error.message}"
     return (
@@ -149,10 +149,10 @@ def _page(explanation: Explanation, left: Mapping[str, Text]) -> Iterator[Block]
     """The answer for a person."""
     from rich.markup import escape
 
-    width = columns(sys.stdout.fileno())
+    width = terminal_width(sys.stdout.fileno())
     for told in explanation.devices:
         how, style = (f"cannot be used: {told.problem}", "red") if told.problem else (_defined(told), "")
-        whole = escape(fitted(f"{told.name}  {how}", width).removeprefix(told.name))
+        whole = escape(wrap_line(f"{told.name}  {how}", width).removeprefix(told.name))
         painted = f"[{style}]{whole}[/]" if style else whole
         yield unbroken(f"[bold]{escape(told.name)}[/bold]{painted}")
     if any(told.problem for told in explanation.devices):
@@ -161,14 +161,14 @@ def _page(explanation: Explanation, left: Mapping[str, Text]) -> Iterator[Block]
     for kind, pieces in groupby(explanation.edit_explanations, key=lambda piece: piece.kind):
         yield f"[bold]{TITLE_BY_KIND[kind]}[/bold]"
         for whose, alike in groupby(pieces, key=lambda piece: piece.devices_or_kinds):
-            head = fitted(f"  with {_whose(whose, explanation)}", width)
+            head = wrap_line(f"  with {_whose(whose, explanation)}", width)
             yield unbroken(f"[dim]{escape(head)}[/dim]")
             for line in _mounts(mounts[each.edit_text] for each in alike) if kind == "mount" else _all(alike):
-                yield unbroken(escape(fitted(f"    {line}", width)))
+                yield unbroken(escape(wrap_line(f"    {line}", width)))
     if left:
         yield "[bold]left out[/bold], because users other than root could change these paths"
     for why, paths in group_by_key((why, path) for path, why in left.items()):
-        yield unbroken(escape(fitted(f"    {_printable(f'{join_first_names(paths, MAX_NAMED)}: {why}')}", width)))
+        yield unbroken(escape(wrap_line(f"    {_printable(f'{join_first_names(paths, MAX_NAMED)}: {why}')}", width)))
 
 
 def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:

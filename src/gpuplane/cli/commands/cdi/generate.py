@@ -9,10 +9,10 @@ import yaml
 
 from gpuplane.base.files import untrusted
 from gpuplane.base.text import format_count, group_by_key, join
-from gpuplane.cli.commands.cdi.asked import library_folders, note, options, place, request
-from gpuplane.cli.commands.cdi.idle import idle
+from gpuplane.cli.commands.cdi.asked import library_folders, note, options, output_file, requested_spec
+from gpuplane.cli.commands.cdi.idle import options_without_effect
 from gpuplane.cli.kit import signals
-from gpuplane.cli.kit.durations import Amount
+from gpuplane.cli.kit.durations import PositiveNumber
 from gpuplane.cli.kit.machine import NVML, hardware
 from gpuplane.cli.kit.messages import say
 from gpuplane.node.core.containers.cdi.specbuilder import build_spec
@@ -39,7 +39,7 @@ from gpuplane.node.model.machine import Machine
 )
 @click.option(
     "--timeout",
-    type=Amount("seconds", 3600),
+    type=PositiveNumber("seconds", 3600),
     default=60.0,
     show_default=True,
     help="How many seconds to wait for the driver.",
@@ -51,20 +51,20 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any
     """
     here = driver_root_ctr_path
     host = Path(here or "/") if machine == NVML and said["driver_root"] in ("", "/") else None
-    asked, (path, form) = request(said, host), place(said)
-    for each in idle(said, asked):
+    asked, (path, form) = requested_spec(said, host), output_file(said)
+    for each in options_without_effect(said, asked):
         note(each)
     if here and machine != NVML:
         note("--driver-root-ctr-path has no effect with a machine file: its driver is not installed anywhere")
     roots = Path(here or asked.driver_root), Path(here or asked.dev_root)
-    seen = _seen(machine, *roots, library_folders(said), timeout)
-    spec = _spec(seen, asked)
+    seen = _observe(machine, *roots, library_folders(said), timeout)
+    spec = _build_spec(seen, asked)
     if path is None:
-        click.echo(_text(spec, form), nl=False)
+        click.echo(_format_spec(spec, form), nl=False)
         return
     try:
-        with signals.whole():
-            _write(_text(spec, form), path)
+        with signals.uninterrupted():
+            _write(_format_spec(spec, form), path)
     except OSError as error:
         raise click.ClickException(f"{path}: {error.strerror}") from None
     say(f"{path}: {format_count(len(spec.devices), 'device')} of {spec.kind}, CDI {spec.cdi_version}", err=True)
@@ -77,7 +77,7 @@ def _write(text: str, path: Path) -> None:
         note(f"{path}: {reason}: users other than root could change what containers get; let only root write there")
 
 
-def _seen(machine: str, driver_root: Path, dev_root: Path, folders: tuple[str, ...], timeout: float) -> Machine:
+def _observe(machine: str, driver_root: Path, dev_root: Path, folders: tuple[str, ...], timeout: float) -> Machine:
     """One look. A call of the driver may take a third of the time: a GPU that hangs then leaves it to the others."""
 
     if machine == NVML and not driver_root.is_dir():
@@ -95,7 +95,7 @@ def _seen(machine: str, driver_root: Path, dev_root: Path, folders: tuple[str, .
         raise click.ClickException(str(error)) from None
 
 
-def _spec(machine: Machine, asked: SpecOptions) -> Spec:
+def _build_spec(machine: Machine, asked: SpecOptions) -> Spec:
     """The specification, after a word about whatever it lacks. Raises click.ClickException where there is none."""
     if machine.gpus is None and asked.mode == "gpu":
         raise click.ClickException(
@@ -119,7 +119,7 @@ def _spec(machine: Machine, asked: SpecOptions) -> Spec:
     return spec
 
 
-def _text(spec: Spec, form: str) -> str:
+def _format_spec(spec: Spec, form: str) -> str:
     if form == "json":
         return format_json(spec).decode()
     text: str = yaml.dump(

@@ -8,19 +8,19 @@ from gpuplane.node.core.containers.cdi.hooks import ALL_HOOKS, UPDATE_APPLICATIO
 from gpuplane.node.core.containers.cdi.specrequest import SpecMode, SpecOptions
 from gpuplane.node.host.cdi.hook import HOOK_PATH
 
-HOOKS = ("--hook", "--hook-path", "--nvidia-cdi-hook-path", "--disable-hook", "--enable-hook")
-MODES: Mapping[str, tuple[SpecMode, ...]] = {
+HOOK_OPTIONS = ("--hook", "--hook-path", "--nvidia-cdi-hook-path", "--disable-hook", "--enable-hook")
+MODES_BY_OPTION: Mapping[str, tuple[SpecMode, ...]] = {
     "--device-name-strategy": ("gpu",),
     "--no-all-device": ("gpu", "imex"),
-    **dict.fromkeys(HOOKS, ("gpu", "management")),
+    **dict.fromkeys(HOOK_OPTIONS, ("gpu", "management")),
 }
 """Options that mean something in some modes only."""
 
-DEFAULTS = {"--hook": "auto", "--hook-path": str(HOOK_PATH)}
+DEFAULT_BY_OPTION = {"--hook": "auto", "--hook-path": str(HOOK_PATH)}
 
 NO_PROGRAM = "no hooks are written"
 
-UNDONE = {
+UNSUPPORTED_HOOKS = {
     "chmod": "crun has not needed it since 1.7",
     "create-soname-symlinks": "create-symlinks creates those links too",
     UPDATE_APPLICATION_PROFILE: "only NVIDIA's program can update application profiles, see --hook",
@@ -28,26 +28,26 @@ UNDONE = {
 """NVIDIA's hooks of which something is not done here, and why."""
 
 
-def idle(said: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
+def options_without_effect(said: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
     """A sentence for each option that was given and has no effect."""
     for names, *_ in OPTIONS:
         name = names.split()[0]
-        if not _given(name, said):
+        if not _is_given(name, said):
             continue
         if name in WITHOUT_EFFECT:
             yield f"{name} has no effect: {WITHOUT_EFFECT[name]}"
-        elif asked.mode not in MODES.get(name, (asked.mode,)):
+        elif asked.mode not in MODES_BY_OPTION.get(name, (asked.mode,)):
             yield f"{name} has no effect with --mode {asked.mode}"
-        elif name in HOOKS:
-            yield from _hooks(name, said, asked)
+        elif name in HOOK_OPTIONS:
+            yield from _hook_options_without_effect(name, said, asked)
 
 
-def _given(name: str, said: Mapping[str, Any]) -> bool:
+def _is_given(name: str, said: Mapping[str, Any]) -> bool:
     value = said[parameter(name)]
-    return bool(value) and value != DEFAULTS.get(name)
+    return bool(value) and value != DEFAULT_BY_OPTION.get(name)
 
 
-def _hooks(name: str, said: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
+def _hook_options_without_effect(name: str, said: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
     """Of the options for hooks, in a mode that has some."""
     ours = asked.hook_program is not None and not asked.hook_program.is_nvidia
     theirs = asked.hook_program is not None and asked.hook_program.is_nvidia
@@ -62,16 +62,18 @@ def _hooks(name: str, said: Mapping[str, Any], asked: SpecOptions) -> Iterator[s
             yield f"{name} has no effect: {NO_PROGRAM}"
         case "--enable-hook":
             yield from (
-                f"{name} {each} has no effect{why}" for each in asked.enabled_hooks if (why := _undone(each, asked))
+                f"{name} {each} has no effect{why}"
+                for each in asked.enabled_hooks
+                if (why := _why_hook_is_ignored(each, asked))
             )
 
 
-def _undone(hook: str, asked: SpecOptions) -> str:
+def _why_hook_is_ignored(hook: str, asked: SpecOptions) -> str:
     """Why a hook is not called though it was asked for; "" where it is."""
     if hook == UPDATE_APPLICATION_PROFILE and asked.mode == "management":
         return " with --mode management"
     if hook not in ALL_HOOKS or (
         hook == UPDATE_APPLICATION_PROFILE and asked.hook_program is not None and not asked.hook_program.is_nvidia
     ):
-        return f": {UNDONE[hook]}"
+        return f": {UNSUPPORTED_HOOKS[hook]}"
     return f": {NO_PROGRAM}" if asked.hook_program is None else ""

@@ -9,9 +9,9 @@ import click
 import msgspec
 
 from gpuplane.cli.kit import signals
-from gpuplane.cli.kit.agent import NoAgent, show, state_dir
-from gpuplane.cli.kit.messages import say, told
-from gpuplane.cli.kit.options import PATH, json_option
+from gpuplane.cli.kit.agent import NoAgent, fetch_node_state, state_dir
+from gpuplane.cli.kit.messages import os_error_text, say
+from gpuplane.cli.kit.options import FILE_PATH, json_option
 from gpuplane.kubernetes.podref import ADMITTED_TEXT
 from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.commands import USUAL_CDI_DIR
@@ -24,7 +24,7 @@ from gpuplane.node.model.snapshot import Allocation
 @click.command()
 @click.option(
     "--cdi-dir",
-    type=PATH,
+    type=FILE_PATH,
     default=Path(USUAL_CDI_DIR),
     show_default=True,
     envvar="CDI_DIR",
@@ -32,7 +32,7 @@ from gpuplane.node.model.snapshot import Allocation
 )
 @click.option(
     "--kubelet-root",
-    type=PATH,
+    type=FILE_PATH,
     default=Path("/var/lib/kubelet"),
     show_default=True,
     help="Kubelet's directory. If no agent runs, this command asks kubelet which devices containers hold.",
@@ -55,7 +55,7 @@ def command(cdi_dir: Path, kubelet_root: Path, force: bool, as_json: bool, state
     removed. Files of other programs stay.
     """
     there = any(os.path.lexists(cdi_dir / name) for name in OUR_FILE_NAMES)
-    if there and not force and (problem := _needed(state_dir, kubelet_root)):
+    if there and not force and (problem := _why_needed(state_dir, kubelet_root)):
         raise click.ClickException(f"{problem}; or use --force")
     removed: list[str] = []
     try:
@@ -64,23 +64,23 @@ def command(cdi_dir: Path, kubelet_root: Path, force: bool, as_json: bool, state
             if not as_json:
                 say(f"removed {path}")
     except OSError as error:
-        raise click.ClickException(told(error)) from None
+        raise click.ClickException(os_error_text(error)) from None
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode({"removed": removed}) + b"\n")
     elif not removed:
         say(f"{cdi_dir} has no specifications of gpuplane.")
 
 
-def _needed(state_dir: Path, kubelet_root: Path) -> str:
+def _why_needed(state_dir: Path, kubelet_root: Path) -> str:
     """Why the specifications have to stay, as an agent or kubelet tells, and what to do; "" where they need not."""
     try:
-        snapshot = show(state_dir).snapshot
+        snapshot = fetch_node_state(state_dir).snapshot
     except NoAgent:
         held = signals.run(read_allocations(kubelet_root))
         if held is None:
             unknown = f"no agent runs here, and no file below {kubelet_root} shows which devices containers hold"
             return f"{unknown}: set --kubelet-root to kubelet's directory"
-        return _held(held)
+        return _held_problem(held)
     holding = held_allocations(snapshot)
     if holding is None:
         return "the agent that runs here does not know yet which devices containers hold: try again later"
@@ -89,10 +89,10 @@ def _needed(state_dir: Path, kubelet_root: Path) -> str:
             "the running agent would write the specifications again: stop the agent first, or configure "
             "another deviceListStrategy"
         )
-    return _held(holding)
+    return _held_problem(holding)
 
 
-def _held(allocations: Iterable[Allocation]) -> str:
+def _held_problem(allocations: Iterable[Allocation]) -> str:
     pods = sorted({each.holder.pod_name_or_uid or ADMITTED_TEXT for each in allocations})
     return (
         (

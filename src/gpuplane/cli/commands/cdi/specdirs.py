@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from gpuplane.base.text import format_count, join_first_names
-from gpuplane.cli.kit.options import PATH
+from gpuplane.cli.kit.options import FILE_PATH
 from gpuplane.node.core.containers.cdi.registry import DEFAULT_SPEC_DIRECTORIES, Registry, build_registry
 from gpuplane.node.host.specfiles import read_spec_files, spec_file_paths
 
@@ -28,7 +28,7 @@ spec_dir = click.option(
     "--spec-dir",
     "directories",
     multiple=True,
-    type=PATH,
+    type=FILE_PATH,
     metavar="DIR",
     callback=_given_or_default,
     help="A directory of specifications; if there are several, the last has priority. Default: "

@@ -13,14 +13,14 @@ from gpuplane.base.strict import InvalidInput
 from gpuplane.base.text import format_count
 from gpuplane.base.value import Value
 from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import PATH, json_option
+from gpuplane.cli.kit.options import FILE_PATH, json_option
 from gpuplane.cli.kit.presenter import print_json
 from gpuplane.node.core.containers.cdi.validation import all_spec_problems, parse_spec, runtime_refusal_problems
 from gpuplane.node.core.containers.cdi.version import lowest_version
 from gpuplane.node.host.specfiles import read_spec_file
 
 
-class Judged(Value):
+class CheckedSpec(Value):
     """How a file stands, as `--json` shows it. What it holds is told of a good one only."""
 
     file: str
@@ -34,7 +34,7 @@ class Judged(Value):
 
 
 @click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=PATH)
+@click.argument("files", nargs=-1, required=True, metavar="FILE...", type=FILE_PATH)
 @json_option("One JSON document, with the mistakes of each file.")
 def command(files: tuple[Path, ...], as_json: bool) -> None:
     """Check CDI specifications, YAML or JSON, against the rules of CDI; - is standard input.
@@ -43,7 +43,7 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
     file, and those that they accept until a container fails to start. Exit status: 0 if all files are good, 1 if one
     is wrong or cannot be read.
     """
-    judged = [_judged(file) for file in files]
+    judged = [_check_spec(file) for file in files]
     if as_json:
         document = {"files": [msgspec.structs.asdict(each) for each in judged]}  # every key is always there
         print_json(document)
@@ -54,16 +54,16 @@ def command(files: tuple[Path, ...], as_json: bool) -> None:
     raise SystemExit(int(any(each.state != "good" for each in judged)))
 
 
-def _judged(file: Path) -> Judged:
+def _check_spec(file: Path) -> CheckedSpec:
     name = str(file)
     data = sys.stdin.buffer.read(MAX_BYTES + 1) if name == "-" else read_spec_file(file)
     if isinstance(data, OSError):
-        return Judged(name, "unreadable", (f"{name}: {data.strerror or data}",))
+        return CheckedSpec(name, "unreadable", (f"{name}: {data.strerror or data}",))
     try:
         spec = parse_spec(data, name, all_spec_problems)
     except InvalidInput as invalid:
-        return Judged(name, "wrong", tuple(invalid.errors), _refused(data, name))
-    return Judged(
+        return CheckedSpec(name, "wrong", tuple(invalid.errors), _is_refused(data, name))
+    return CheckedSpec(
         name,
         "good",
         kind=spec.kind,
@@ -73,7 +73,7 @@ def _judged(file: Path) -> Judged:
     )
 
 
-def _refused(data: bytes, name: str) -> bool:
+def _is_refused(data: bytes, name: str) -> bool:
     try:
         parse_spec(data, name, runtime_refusal_problems)
     except InvalidInput:
@@ -81,7 +81,7 @@ def _refused(data: bytes, name: str) -> bool:
     return False
 
 
-def _lines(judged: Judged) -> Iterator[str]:
+def _lines(judged: CheckedSpec) -> Iterator[str]:
     """For a person, and for programs that read lines."""
     yield from judged.errors
     if judged.state == "good":

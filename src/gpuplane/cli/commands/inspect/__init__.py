@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from gpuplane.cli.kit.agent import ask, node_state, show, state_dir
+from gpuplane.cli.kit.agent import ask, fetch_node_state, node_state, state_dir
 from gpuplane.cli.kit.options import OneOf, json_option
 from gpuplane.cli.kit.presenter import Block, print_json, print_lines, print_result
 from gpuplane.node.core.reports.inspection.report import build_inspection, health_inspection
@@ -41,7 +41,7 @@ def command(what: str | None, state_dir: Path, watch: bool, as_json: bool, snaps
             "--snapshot cannot be combined with other options: it prints everything as one JSON document"
         )
     if snapshot:
-        print_json(show(state_dir))
+        print_json(fetch_node_state(state_dir))
     elif watch:
         _watch(state_dir, bool(what), as_json)
     else:

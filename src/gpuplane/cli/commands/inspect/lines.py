@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 from gpuplane.base.text import Text, tab_separated
 from gpuplane.cli.commands.inspect.rows import (
-    HELD,
+    HELD_STATE,
+    duration_since,
     ending,
-    gib,
+    format_bytes,
     held_by,
     held_otherwise,
     holders,
-    lasting,
     model,
+    release_duration,
     state,
     uncounted_beside_waiting,
-    until,
 )
 from gpuplane.node.core.dra.twice import OFFERED_TWICE_TEXT
 from gpuplane.node.model.inspection import Device, Inspection, Node
@@ -26,7 +26,7 @@ from gpuplane.node.model.inspection import Device, Inspection, Node
 def node_lines(whole: Inspection) -> Iterator[str]:
     """A line a thing; of devices one for each id that kubelet is told."""
     agent, driver, strategy = whole.agent, whole.driver, whole.device_list_strategy
-    runs, ready = lasting(whole, agent.started), "ready" if whole.ready else "not ready"
+    runs, ready = duration_since(whole, agent.started), "ready" if whole.ready else "not ready"
     yield _line("agent", agent.version, agent.mode, whole.node.name, runs, ready, whole.not_ready)
     if whole.node.state != "healthy":
         yield _line("node", whole.node.state, whole.node.reason)
@@ -35,7 +35,7 @@ def node_lines(whole: Inspection) -> Iterator[str]:
     if whole.waiting:
         yield _line("waiting", whole.waiting)
     if whole.release is not None:
-        yield _line("release", until(whole, whole.release), whole.release.reason, whole.release.withdraw)
+        yield _line("release", release_duration(whole, whole.release), whole.release.reason, whole.release.withdraw)
     if whole.layouts is not None:
         yield _line("layouts", whole.layouts.config, whole.layouts.state, whole.layouts.reason, whole.layouts.withdraw)
     if strategy is not None:
@@ -47,17 +47,17 @@ def node_lines(whole: Inspection) -> Iterator[str]:
     for device in whole.devices:
         yield from _device(device)
     for part in whole.parts:
-        yield _line("part", part.name, part.state, lasting(whole, part.since), part.reason)
+        yield _line("part", part.name, part.state, duration_since(whole, part.since), part.reason)
 
 
 def _device(device: Device) -> Iterator[str]:
-    known, names = (device.index, model(device), gib(device.memory_bytes)), holders(device)
+    known, names = (device.index, model(device), format_bytes(device.memory_bytes)), holders(device)
     stands = state(device)
     for id in device.ids:
         yield _line("device", id.id, device.resource, stands, device.reason, names.get(id.id, ""), *known)
     for holder, left in held_otherwise(device) if device.ids else ():
         for held_id in left:
-            yield _line("device", held_id, holder.resource, HELD, "", held_by(holder), *known)
+            yield _line("device", held_id, holder.resource, HELD_STATE, "", held_by(holder), *known)
     if not device.ids and stands != "healthy":
         held = ", ".join(dict.fromkeys(map(held_by, device.holders or ())))
         name = device.uuid or f"GPU {device.index}"
@@ -76,7 +76,7 @@ def health_lines(whole: Inspection) -> Iterator[str]:
 
 
 def _stands(whole: Inspection, each: Device | Node) -> tuple[Text, ...]:
-    since, ends = lasting(whole, each.since), ending(whole, each.cleared_by_text, each.until)
+    since, ends = duration_since(whole, each.since), ending(whole, each.cleared_by_text, each.until)
     return each.state, since, each.reason, ends, each.advice
 
 

@@ -12,15 +12,15 @@ from gpuplane.cli.commands.inspect.rows import (
     Cause,
     Row,
     causes,
+    duration_since,
     ending,
-    gib,
-    lasting,
+    format_bytes,
     names,
     offered_twice,
+    release_duration,
     rows,
     state,
     uncounted_beside_waiting,
-    until,
 )
 from gpuplane.cli.kit.presenter import Table
 from gpuplane.cli.kit.tables import paragraph, table_lines
@@ -58,10 +58,12 @@ def page(whole: Inspection, width: int, state_dir: str = "") -> Lines:
 
     `state_dir`: the agent's, where it is not the usual one.
     """
-    yield from _head(whole, width)
+    yield from _agent_lines(whole, width)
     if whole.devices:
         yield Text()
-        yield from table_lines(Table(DEVICE, tuple(map(_cells, rows(whole))), GIVE_WAY, "HELD BY"), width)
+        yield from table_lines(
+            Table(DEVICE_HEADINGS, tuple(map(_device_row, rows(whole))), DEVICE_GIVE_WAY, "HELD BY"), width
+        )
     if found := list(causes(whole)):
         yield Text()
         for cause in found:
@@ -72,10 +74,12 @@ def page(whole: Inspection, width: int, state_dir: str = "") -> Lines:
         yield from _styled(paragraph(f"How to repair it: {command_line(INSPECT_HEALTH, state_dir)}", width), "dim")
     if whole.resources:
         yield Text()
-        yield from table_lines(Table(RESOURCE, tuple(map(_resource, whole.resources)), ("OF", "SHARED")), width)
+        yield from table_lines(
+            Table(RESOURCE_HEADINGS, tuple(map(_resource_row, whole.resources)), ("OF", "SHARED")), width
+        )
     if whole.parts:
         yield Text()
-        yield from table_lines(Table(PART, tuple(_parts(whole)), loose="REASON"), width)
+        yield from table_lines(Table(PART_HEADINGS, tuple(_part_rows(whole)), loose="REASON"), width)
 
 
 def node_page(directory: Path) -> Write:
@@ -87,37 +91,37 @@ def health_page(whole: Inspection, width: int) -> Lines:
     """How the devices stand, since when and why, what ends that and what to do."""
     yield from _notes(whole, width)
     if whole.devices:
-        yield from table_lines(Table(HEALTH, tuple(_health(whole)), ("ID",)), width)
+        yield from table_lines(Table(HEALTH_HEADINGS, tuple(_health_rows(whole)), ("ID",)), width)
     for cause in causes(whole):
         yield Text()
-        yield from _cause(cause, width, lasting(whole, cause.since))
+        yield from _cause(cause, width, duration_since(whole, cause.since))
         if ends := ending(whole, cause.cleared_by_text, cause.until):
             yield from paragraph(f"It ends {ends}", width, 2, 4)
         if cause.advice:
             yield from paragraph(f"What to do: {cause.advice}", width, 2, 4)
 
 
-DEVICE = "GPU", "MODEL", "MEMORY", "RESOURCE", "STATE", "ID", "HELD BY"
-GIVE_WAY = "ID", "HELD BY", "RESOURCE", "MODEL", "MEMORY"
-RESOURCE = "RESOURCE", "DEVICES", "HEALTHY", "HELD", "SHARED", "OF"
-PART = "PART", "STATE", "FOR", "REASON"
-ORDER = "failing", "waiting", "ok"
-HEALTH = "GPU", "STATE", "FOR", "ID"
+DEVICE_HEADINGS = "GPU", "MODEL", "MEMORY", "RESOURCE", "STATE", "ID", "HELD BY"
+DEVICE_GIVE_WAY = "ID", "HELD BY", "RESOURCE", "MODEL", "MEMORY"
+RESOURCE_HEADINGS = "RESOURCE", "DEVICES", "HEALTHY", "HELD", "SHARED", "OF"
+PART_HEADINGS = "PART", "STATE", "FOR", "REASON"
+PART_STATE_ORDER = "failing", "waiting", "ok"
+HEALTH_HEADINGS = "GPU", "STATE", "FOR", "ID"
 
 
-def _head(whole: Inspection, width: int) -> Lines:
+def _agent_lines(whole: Inspection, width: int) -> Lines:
     agent, node = whole.agent, whole.node.name
     where = f" on node {node}" if node else ""
-    runs = f", running for {lasting(whole, agent.started)}" if agent.started else ""
-    yield from _styled(paragraph(f"Agent {agent.version}{where}{runs}, {_ready(whole)}", width), "bold")
-    yield from paragraph(", ".join(_machine(whole)), width)
+    runs = f", running for {duration_since(whole, agent.started)}" if agent.started else ""
+    yield from _styled(paragraph(f"Agent {agent.version}{where}{runs}, {_readiness(whole)}", width), "bold")
+    yield from paragraph(", ".join(_machine_facts(whole)), width)
     if (strategy := whole.device_list_strategy) is not None:
         why = f": {strategy.reason}" if strategy.reason else ", as configured"
         yield from paragraph(f"deviceListStrategy: {', '.join(strategy.strategies)}{why}", width)
     yield from _notes(whole, width)
 
 
-def _machine(whole: Inspection) -> Iterator[str]:
+def _machine_facts(whole: Inspection) -> Iterator[str]:
     gpus = sum(not each.mig_profile and bool(each.index) for each in whole.devices)
     if gpus or not whole.waiting:
         yield format_count(gpus, "GPU")
@@ -130,7 +134,7 @@ def _machine(whole: Inspection) -> Iterator[str]:
         yield f"CUDA {whole.driver.cuda}"
 
 
-def _ready(whole: Inspection) -> str:
+def _readiness(whole: Inspection) -> str:
     stands = "in standby, " if whole.agent.mode == "standby" else ""
     if whole.ready:
         return f"{stands}ready{_not_given_out(whole)}"
@@ -163,7 +167,8 @@ def _notes(whole: Inspection, width: int) -> Lines:
             )
     if whole.release is not None:
         release = whole.release
-        note = f"The driver is released {until(whole, release)}: {release.reason}. To end this: {release.withdraw}"
+        lasts = release_duration(whole, release)
+        note = f"The driver is released {lasts}: {release.reason}. To end this: {release.withdraw}"
         yield from _styled(paragraph(note, width), "yellow")
     if twice := offered_twice(whole):
         are = "are" if len(whole.offered_twice) > 1 else "is"
@@ -181,7 +186,7 @@ def _styled(lines: Lines, style: str) -> Lines:
         yield each
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _device_row(row: Row) -> tuple[str, ...]:
     return row.index, row.model, row.memory, row.resource, row.state, row.device, row.held_by
 
 
@@ -192,18 +197,18 @@ def _cause(cause: Cause, width: int, lasts: str = "") -> Lines:
     yield from paragraph(stands + f": {cause.reason}" * bool(cause.reason), width)
 
 
-def _resource(each: Resource) -> tuple[str, ...]:
+def _resource_row(each: Resource) -> tuple[str, ...]:
     held = "unknown" if each.held is None else str(each.held)
     shared = "" if each.sharing == "none" else each.sharing
-    return each.name, str(each.devices), str(each.healthy), held, shared, gib(each.share_memory_bytes)
+    return each.name, str(each.devices), str(each.healthy), held, shared, format_bytes(each.share_memory_bytes)
 
 
-def _parts(whole: Inspection) -> Iterator[tuple[str, ...]]:
+def _part_rows(whole: Inspection) -> Iterator[tuple[str, ...]]:
     """What fails comes first."""
-    for part in sorted(whole.parts, key=lambda part: ORDER.index(part.state)):
-        yield part.name, part.state, lasting(whole, part.since), f"{part.reason}"
+    for part in sorted(whole.parts, key=lambda part: PART_STATE_ORDER.index(part.state)):
+        yield part.name, part.state, duration_since(whole, part.since), f"{part.reason}"
 
 
-def _health(whole: Inspection) -> Iterator[tuple[str, ...]]:
+def _health_rows(whole: Inspection) -> Iterator[tuple[str, ...]]:
     for device in whole.devices:
-        yield device.index or "-", state(device), lasting(whole, device.since), device.uuid
+        yield device.index or "-", state(device), duration_since(whole, device.since), device.uuid

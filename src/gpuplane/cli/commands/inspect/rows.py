@@ -6,14 +6,14 @@ from itertools import groupby
 
 from gpuplane.base.text import Text, group_by_key
 from gpuplane.base.value import Value
-from gpuplane.cli.kit.durations import span
+from gpuplane.cli.kit.durations import describe_duration
 from gpuplane.kubernetes.podref import ADMITTED_TEXT
 from gpuplane.node.core.availability import CLEARED_BY_TEXT_BY_KIND, names_failing_part
 from gpuplane.node.core.devicenames import describe_devices
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.model.inspection import Device, Holder, Inspection, Kind, Release
 
-HELD = "held"
+HELD_STATE = "held"
 """The state of an id that a container holds and that is no longer offered."""
 
 
@@ -48,7 +48,7 @@ def rows(whole: Inspection) -> Iterator[Row]:
             index=device.index or "-",
             device=device.uuid,
             model=model(device) or "-",
-            memory=gib(device.memory_bytes) or "-",
+            memory=format_bytes(device.memory_bytes) or "-",
             resource=device.resource or _unnamed(device, whole),
             state=state(device),
         )
@@ -65,7 +65,7 @@ def _shares(device: Device, first: Row) -> Iterator[Row]:
         row = first if n == 0 else first.but(model="", memory="")
         yield row.but(device=_span(ids), held_by=holder)
     for holding, left in held_otherwise(device):
-        row = first.but(model="", memory="", resource=holding.resource, state=HELD)
+        row = first.but(model="", memory="", resource=holding.resource, state=HELD_STATE)
         yield row.but(device=_span(left), held_by=held_by(holding))
 
 
@@ -107,7 +107,7 @@ def model(device: Device) -> str:
     return device.mig_profile or device.model.removeprefix("NVIDIA ")
 
 
-def gib(memory: int | None) -> str:
+def format_bytes(memory: int | None) -> str:
     """An amount of memory in a few characters: drivers tell of 80 GiB 320 MiB less."""
     if memory is None:
         return ""
@@ -156,18 +156,20 @@ def offered_twice(whole: Inspection) -> str:
     return describe_devices(named) if named else ""
 
 
-def until(whole: Inspection, release: Release) -> str:
+def release_duration(whole: Inspection, release: Release) -> str:
     """For how long the driver is still let go of."""
     if release.until is None:
         return "as long as the Node object requests it"
-    return f"for another {span((release.until - whole.time).total_seconds())}"
+    return f"for another {describe_duration((release.until - whole.time).total_seconds())}"
 
 
-def lasting(whole: Inspection, since: datetime | None) -> str:
+def duration_since(whole: Inspection, since: datetime | None) -> str:
     """For how long; "" where nobody knows."""
-    return "" if since is None else span((whole.time - since).total_seconds())
+    return "" if since is None else describe_duration((whole.time - since).total_seconds())
 
 
 def ending(whole: Inspection, ends: Text, until: datetime | None) -> Text:
     """What ends it, and in how long where time does."""
-    return f"{ends}, in {span((until - whole.time).total_seconds())}" if ends and until is not None else ends
+    return (
+        f"{ends}, in {describe_duration((until - whole.time).total_seconds())}" if ends and until is not None else ends
+    )

@@ -16,14 +16,14 @@ import click
 from gpuplane.base.value import Value
 from gpuplane.cli.commands.inspect.page import Page, Write
 from gpuplane.cli.kit.agent import NoAgent, ask, node_state
-from gpuplane.cli.kit.durations import span
+from gpuplane.cli.kit.durations import describe_duration
 from gpuplane.cli.kit.presenter import console
-from gpuplane.cli.kit.signals import heed, whole
+from gpuplane.cli.kit.signals import raise_on_signals, uninterrupted
 from gpuplane.node.core.reports.inspection.report import build_inspection, inspection_without_times
 from gpuplane.node.model.control import ControlResponse, GetNodeState
 from gpuplane.node.model.inspection import Inspection
 
-EVERY = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two questions."""
 
 
@@ -45,7 +45,7 @@ class Look(Value):
 
 def follow(directory: Path, draw: Callable[[Iterator[Look]], None]) -> NoReturn:
     """Have an agent's looks drawn until a signal ends it. Raises ClickException where there is no agent at first."""
-    heed()
+    raise_on_signals()
     draw(_looks(directory))
     raise AssertionError("looks have no end")
 
@@ -54,7 +54,7 @@ def _looks(directory: Path) -> Iterator[Look]:
     look = Look(ask(directory, GetNodeState()), time.time())
     while True:
         yield look
-        time.sleep(EVERY)
+        time.sleep(POLL_SECONDS)
         try:
             look = Look(ask(directory, GetNodeState()), time.time())
         except NoAgent as error:
@@ -70,7 +70,7 @@ def changes(looks: Iterator[Look], told: Callable[[Inspection], object], write: 
             click.echo(f"{look.away}. Trying again." if away else "The agent answers again.", err=True)
         if not away and (now := told(look.timeless())) != seen:
             seen = now
-            with whole():
+            with uninterrupted():
                 write(look.inspection())
                 sys.stdout.flush()
 
@@ -82,9 +82,9 @@ def redraw(looks: Iterator[Look], write: Write) -> None:
     with Live(console=console(), auto_refresh=False) as live:
         for look in looks:
             note = (
-                f"{look.away}. This page shows the agent's last answer, {span(time.time() - look.at)} old."
+                f"{look.away}. This page shows the agent's last answer, {describe_duration(time.time() - look.at)} old."
                 if look.away
                 else ""
             )
-            with whole():  # else the cursor may be anywhere when a signal ends it
+            with uninterrupted():  # else the cursor may be anywhere when a signal ends it
                 live.update(Page(write, look.inspection(), note, redrawn=True), refresh=True)

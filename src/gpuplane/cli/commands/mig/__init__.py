@@ -5,7 +5,7 @@ One module a subcommand, imported when it is asked for.
 
 import click
 
-from gpuplane.cli.kit.program import Modules
+from gpuplane.cli.kit.program import CommandGroup
 
 COMMANDS = {
     "apply": "change the GPUs until they have the layouts of a configuration",
@@ -20,7 +20,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=Modules, package=__name__, table=COMMANDS)
+@click.group(cls=CommandGroup, package=__name__, table=COMMANDS)
 @click.option(
     "-d", "--debug", is_flag=True, envvar="MIG_PARTED_DEBUG", help="Show more of what is done, and what hooks print."
 )

@@ -5,16 +5,16 @@ from pathlib import Path
 import click
 
 from gpuplane.cli.commands.mig.hooks import Hooks, hooks_file
-from gpuplane.cli.commands.mig.options import chosen, config_file, machine, mode_only, selected_config
+from gpuplane.cli.commands.mig.options import chosen_config, config_file, machine, mode_only, selected_config
 from gpuplane.cli.commands.mig.requested import (
     dry_run,
     evict,
     follow,
     kubeconfig,
     kubelet_root,
-    patience,
     show_plan,
     wait,
+    wait_limit,
     where,
 )
 from gpuplane.cli.kit.agent import state_dir
@@ -63,7 +63,7 @@ def command(
     What containers hold stays; the pods that are in the way are named. A running agent is asked, and goes on where it
     has to wait. Without one the command does the work itself, until it is done or it is known why not.
     """
-    name, entries_of = chosen(config_file, selected_config)
+    name, entries_of = chosen_config(config_file, selected_config)
     variables = {
         "MIG_PARTED_CONFIG_FILE": str(config_file or ""),
         "MIG_PARTED_SELECTED_CONFIG": name,
@@ -82,5 +82,5 @@ def command(
             lambda gpus: layouts_of_entries(entries_of(gpus), gpus),
             request,
             hooks,
-            patience(wait, evict=evict, kubeconfig=kubeconfig),
+            wait_limit(wait, evict=evict, kubeconfig=kubeconfig),
         )

@@ -7,10 +7,10 @@ import click
 
 from gpuplane.base.text import Text, format_count
 from gpuplane.base.value import Value
-from gpuplane.cli.commands.mig.options import chosen, config_file, machine, mode_only, selected_config
-from gpuplane.cli.commands.mig.seen import seen_gpus
+from gpuplane.cli.commands.mig.options import chosen_config, config_file, machine, mode_only, selected_config
+from gpuplane.cli.commands.mig.seen import observe_gpus
 from gpuplane.cli.kit.agent import state_dir
-from gpuplane.cli.kit.options import json_option, misuse
+from gpuplane.cli.kit.options import json_option, usage_error
 from gpuplane.cli.kit.presenter import print_result
 from gpuplane.node.core.partitions.cards import profiles_of
 from gpuplane.node.core.partitions.comparison import difference
@@ -64,11 +64,11 @@ def command(
     A GPU that the configuration does not name may have any layout. Exit status: 0 they have them; 1 not.
     """
     if valid_config and config_file is None:
-        raise misuse("--valid-config needs --config-file.")
-    name, entries_of = chosen(config_file, selected_config)
+        raise usage_error("--valid-config needs --config-file.")
+    name, entries_of = chosen_config(config_file, selected_config)
     asserted: tuple[Asserted, ...] = ()
     if not valid_config:
-        gpus = seen_gpus(machine, state_dir)
+        gpus = observe_gpus(machine, state_dir)
         asserted = _asserted(entries_of(gpus), gpus, mode_only=mode_only)
     matches = all(each.matches for each in asserted)
     lines = [f"{config_file}: the configuration {name} is valid"] if valid_config else _lines(asserted, name, mode_only)

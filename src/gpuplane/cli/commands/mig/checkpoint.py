@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from gpuplane.cli.commands.mig.options import checkpoint_file, machine
-from gpuplane.cli.commands.mig.seen import seen_gpus
+from gpuplane.cli.commands.mig.seen import observe_gpus
 from gpuplane.cli.kit.agent import state_dir
 from gpuplane.cli.kit.messages import say
 from gpuplane.cli.kit.outputfiles import check_output, write_output
@@ -22,7 +22,7 @@ def command(checkpoint_file: Path, machine: str | None, state_dir: Path) -> None
     is_stdout = str(checkpoint_file) == "-"
     if not is_stdout:
         check_output(checkpoint_file)
-    gpus = seen_gpus(machine, state_dir)
+    gpus = observe_gpus(machine, state_dir)
     try:
         content = format_checkpoint(gpus)
     except ValueError as error:

@@ -14,10 +14,10 @@ from gpuplane.kubernetes.client import ApiServerError, connect
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
 
-POD = re.compile(r"([a-z0-9.-]+)/([a-z0-9.-]+)", re.ASCII)
+NAMESPACED_POD = re.compile(r"([a-z0-9.-]+)/([a-z0-9.-]+)", re.ASCII)
 """A pod by namespace and name. One that is known by its UID alone, or is being admitted, cannot be evicted."""
-GONE, TOO_MANY_REQUESTS = 404, 429
-AGAIN = 5.0
+NOT_FOUND, TOO_MANY_REQUESTS = 404, 429
+RETRY_SECONDS = 5.0
 """Seconds until a pod is asked again, as kubectl drain does."""
 
 
@@ -31,7 +31,7 @@ class Evictions:
 
     async def evict(self, pods: Iterable[str]) -> None:
         """Evict pods ("namespace/name") by the Eviction API. Raises ClickException."""
-        due = [pod for pod in dict.fromkeys(pods) if POD.fullmatch(pod) and self._is_due(pod)]
+        due = [pod for pod in dict.fromkeys(pods) if NAMESPACED_POD.fullmatch(pod) and self._is_due(pod)]
         if not due:
             return
         try:
@@ -53,7 +53,7 @@ class Evictions:
             raise click.ClickException(f"no pod can be evicted: {error}") from None
 
     def _is_due(self, pod: str) -> bool:
-        return pod not in self._asked and time.monotonic() - self._refused_at.get(pod, -AGAIN) >= AGAIN
+        return pod not in self._asked and time.monotonic() - self._refused_at.get(pod, -RETRY_SECONDS) >= RETRY_SECONDS
 
 
 async def _evict(client: "ApiClient", namespace: str, name: str) -> None:
@@ -63,5 +63,5 @@ async def _evict(client: "ApiClient", namespace: str, name: str) -> None:
     try:
         await client.send("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", body)
     except ApiServerError as error:
-        if error.code != GONE:
+        if error.code != NOT_FOUND:
             raise

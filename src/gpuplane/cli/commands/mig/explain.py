@@ -9,9 +9,9 @@ import click
 from gpuplane.base.text import Text
 from gpuplane.base.value import Value
 from gpuplane.cli.commands.mig.options import machine
-from gpuplane.cli.commands.mig.seen import seen_gpus
+from gpuplane.cli.commands.mig.seen import observe_gpus
 from gpuplane.cli.kit.agent import state_dir
-from gpuplane.cli.kit.options import json_option, misuse
+from gpuplane.cli.kit.options import json_option, usage_error
 from gpuplane.cli.kit.presenter import print_result
 from gpuplane.node.core.partitions.cards import card_of, cards, profiles_of
 from gpuplane.node.core.partitions.combinations import Combination, check_names, combine
@@ -39,8 +39,8 @@ def command(profiles: tuple[str, ...], as_json: bool, machine: str | None, state
     try:
         check_names(profiles)
     except ValueError as error:
-        raise misuse(f"{error}") from None
-    found = tuple(_of_machine(profiles, seen_gpus(machine, state_dir)) if machine is not None else _of_all(profiles))
+        raise usage_error(f"{error}") from None
+    found = tuple(_of_machine(profiles, observe_gpus(machine, state_dir)) if machine is not None else _of_all(profiles))
     lines = [_sentence(each) for each in found] or [f"no GPU here has {' + '.join(dict.fromkeys(profiles))}"]
     print_result(Explained(profiles=profiles, cards=found), lines, as_json=as_json)
     sys.exit(not any(each.is_possible for each in found))

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from gpuplane.cli.commands.mig.options import machine, output_format
-from gpuplane.cli.commands.mig.seen import seen_gpus
+from gpuplane.cli.commands.mig.seen import observe_gpus
 from gpuplane.cli.kit.agent import state_dir
 from gpuplane.node.core.partitions.migparted import Format, export_configs, format_configs
 
@@ -24,4 +24,4 @@ from gpuplane.node.core.partitions.migparted import Format, export_configs, form
 @state_dir
 def command(form: Format, config_label: str, machine: str | None, state_dir: Path) -> None:
     """Print the layouts that this node's GPUs have now, as a configuration. Equal GPUs are in one entry."""
-    click.echo(format_configs(export_configs(seen_gpus(machine, state_dir), config_label), form), nl=False)
+    click.echo(format_configs(export_configs(observe_gpus(machine, state_dir), config_label), form), nl=False)

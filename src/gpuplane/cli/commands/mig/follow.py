@@ -20,11 +20,11 @@ from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.partitions import GpuLayout, GpuProgress, LayoutRequest, PartitionsProgress, ProgressState
 from gpuplane.node.model.snapshot import Snapshot
 
-SOON = 5.0
+MAX_RETRY_WAIT_SECONDS = 5.0
 """Seconds: a next try within that is waited for."""
-SETTLES = 60.0
+MAX_SETTLE_SECONDS = 60.0
 """Seconds that a wait may take which ends by itself: for kubelet, or for a driver that is released for a moment."""
-STALLED = 180.0
+MAX_IDLE_SECONDS = 180.0
 """Seconds without any progress, after which none is expected. A reset may take a minute."""
 
 Layouts = tuple[Mapping[str, GpuLayout], tuple[Text, ...]]
@@ -52,7 +52,7 @@ class Followed(Value, omit_defaults=False):
     gpus: tuple[FollowedGpu, ...]
 
 
-class Patience(Value):
+class WaitLimit(Value):
     """How long is waited for what holds devices, in seconds; and whether its pods are evicted, and by which file."""
 
     seconds: float
@@ -60,9 +60,9 @@ class Patience(Value):
     kubeconfig: Path | None = None
 
 
-async def seen(site: Site) -> Snapshot:
+async def wait_for_gpus(site: Site) -> Snapshot:
     """The first snapshot in which the GPUs are known. Raises ClickException."""
-    until = boottime() + SETTLES
+    until = boottime() + MAX_SETTLE_SECONDS
     while (snapshot := await site.look()).machine is None or snapshot.machine.gpus is None:
         if boottime() > until:
             faults = join("; ", (each.message for each in snapshot.machine.faults)) if snapshot.machine else ""
@@ -70,19 +70,19 @@ async def seen(site: Site) -> Snapshot:
     return snapshot
 
 
-async def resolved(
+async def resolve_layouts(
     site: Site, layouts_of: Callable[[tuple[Gpu, ...]], Layouts]
 ) -> tuple[Snapshot, Mapping[str, GpuLayout]]:
     """What there is, and the layouts that are requested of it. Raises ClickException where these are contradictory."""
-    snapshot = await seen(site)
+    snapshot = await wait_for_gpus(site)
     layouts, problems = layouts_of(snapshot.gpus)
     if problems:
         raise click.ClickException("\n".join(f"{each}" for each in problems))
     return snapshot, layouts
 
 
-async def reach(
-    site: Site, snapshot: Snapshot, request: LayoutRequest, hooks: Hooks, patience: Patience, *, debug: bool
+async def request_and_follow(
+    site: Site, snapshot: Snapshot, request: LayoutRequest, hooks: Hooks, patience: WaitLimit, *, debug: bool
 ) -> Followed:
     """Request layouts, with the hooks around that, and follow them. Raises ClickException.
 
@@ -114,7 +114,7 @@ def _differs(snapshot: Snapshot, request: LayoutRequest) -> bool:
     )
 
 
-async def _follow(site: Site, request: LayoutRequest, patience: Patience, *, debug: bool) -> Followed:
+async def _follow(site: Site, request: LayoutRequest, patience: WaitLimit, *, debug: bool) -> Followed:
     began = changed = boottime()
     told: dict[str, GpuProgress] = {}
     evictions = Evictions(patience.kubeconfig) if patience.evicts else None
@@ -129,12 +129,12 @@ async def _follow(site: Site, request: LayoutRequest, patience: Patience, *, deb
         if progress is not None:
             final = {each.gpu for each in progress.gpus if _is_final(each, now, now - began, patience)}
             shown = [each for each in progress.gpus if each.gpu not in final or each.state == "done"]
-            _tell(snapshot, shown, told, debug=debug)
+            _print_progress(snapshot, shown, told, debug=debug)
             if evictions is not None:
                 await evictions.evict(pod for each in progress.gpus if each.code == "held" for pod in each.holders)
-            if len(final) == len(progress.gpus) or now - changed > STALLED:
+            if len(final) == len(progress.gpus) or now - changed > MAX_IDLE_SECONDS:
                 return _followed(site, snapshot, request, progress)
-        elif now - began > SETTLES:
+        elif now - began > MAX_SETTLE_SECONDS:
             raise click.ClickException("it is not known yet what this node's GPUs are, and who holds them")
 
 
@@ -147,7 +147,7 @@ def _own_progress(snapshot: Snapshot, request: LayoutRequest) -> PartitionsProgr
     return partitions_progress(snapshot)
 
 
-def _is_final(gpu: GpuProgress, now: float, waited: float, patience: Patience) -> bool:
+def _is_final(gpu: GpuProgress, now: float, waited: float, patience: WaitLimit) -> bool:
     """Whether a GPU has its layout, or it is known why it has not."""
     match gpu.state:
         case "done":
@@ -155,12 +155,14 @@ def _is_final(gpu: GpuProgress, now: float, waited: float, patience: Patience) -
         case "changing":
             return False
         case "failed":
-            return gpu.next_try_at is None or gpu.next_try_at > now + SOON
+            return gpu.next_try_at is None or gpu.next_try_at > now + MAX_RETRY_WAIT_SECONDS
         case "waiting":
-            return waited > (patience.seconds if gpu.code in ("held", "in-use") else SETTLES)
+            return waited > (patience.seconds if gpu.code in ("held", "in-use") else MAX_SETTLE_SECONDS)
 
 
-def _tell(snapshot: Snapshot, gpus: Iterable[GpuProgress], told: dict[str, GpuProgress], *, debug: bool) -> None:
+def _print_progress(
+    snapshot: Snapshot, gpus: Iterable[GpuProgress], told: dict[str, GpuProgress], *, debug: bool
+) -> None:
     """Say what is new. That a GPU waits for a moment, or has its layout from the beginning, is not worth a line."""
     indices = {gpu.uuid: gpu.index for gpu in snapshot.gpus}
     for each in gpus:

@@ -6,10 +6,10 @@ import click
 
 from gpuplane.base.text import format_count
 from gpuplane.cli.commands.mig.options import machine, output_format
-from gpuplane.cli.commands.mig.seen import seen_gpus
+from gpuplane.cli.commands.mig.seen import observe_gpus
 from gpuplane.cli.kit.agent import state_dir
 from gpuplane.cli.kit.messages import say
-from gpuplane.cli.kit.options import PATH
+from gpuplane.cli.kit.options import FILE_PATH
 from gpuplane.cli.kit.outputfiles import check_output, write_output
 from gpuplane.node.core.partitions.generated import generated_configs
 from gpuplane.node.core.partitions.migparted import Format, format_configs
@@ -19,7 +19,7 @@ from gpuplane.node.core.partitions.migparted import Format, format_configs
 @click.option(
     "-f",
     "--output-file",
-    type=PATH,
+    type=FILE_PATH,
     envvar="MIG_PARTED_OUTPUT_FILE",
     metavar="FILE",
     help="The file. Default: standard output.",
@@ -31,7 +31,7 @@ def command(output_file: Path | None, form: Format, machine: str | None, state_d
     """Write the configurations all-disabled, all-enabled, all-balanced, and one for each profile at its most."""
     if output_file is not None:
         check_output(output_file)
-    configs = generated_configs(seen_gpus(machine, state_dir))
+    configs = generated_configs(observe_gpus(machine, state_dir))
     if not configs:
         raise click.ClickException("no GPU of this machine can be partitioned, or it is not known into what")
     text = format_configs(configs, form)

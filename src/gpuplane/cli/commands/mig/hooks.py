@@ -9,7 +9,7 @@ from gpuplane.base import files, programs
 from gpuplane.base.strict import InvalidInput
 from gpuplane.base.text import clip
 from gpuplane.cli.commands.mig.options import read
-from gpuplane.cli.kit.messages import say, told
+from gpuplane.cli.kit.messages import os_error_text, say
 from gpuplane.node.core.partitions.hooks import Hook, HookName, parse_hooks
 
 HOOK_SECONDS = 600.0
@@ -54,7 +54,7 @@ class Hooks:
         except programs.OutputTooLarge as error:
             return str(error)
         except OSError as error:
-            return told(error)
+            return os_error_text(error)
         said = (done.output + done.errors).decode(errors="replace").strip()
         if self._debug and said:
             say(said, err=True)
@@ -67,6 +67,6 @@ def _parsed(path: Path) -> Mapping[HookName, tuple[Hook, ...]]:
             raise click.ClickException(f"{path}: {reason}: others could have programs run with your rights")
         return parse_hooks(read(path), str(path))
     except OSError as error:
-        raise click.ClickException(told(error)) from None
+        raise click.ClickException(os_error_text(error)) from None
     except InvalidInput as invalid:
         raise click.ClickException(str(invalid)) from None

@@ -10,8 +10,8 @@ import click
 from gpuplane.base import files
 from gpuplane.base.document import MAX_BYTES
 from gpuplane.base.strict import InvalidInput
-from gpuplane.cli.kit.messages import told
-from gpuplane.cli.kit.options import PATH, Machine, OneOf, misuse
+from gpuplane.cli.kit.messages import os_error_text
+from gpuplane.cli.kit.options import FILE_PATH, Machine, OneOf, usage_error
 from gpuplane.node.core.partitions.generated import generated_configs
 from gpuplane.node.core.partitions.migparted import parse_configs, select_config
 from gpuplane.node.model.machine import Gpu
@@ -24,7 +24,7 @@ EntriesOf = Callable[[tuple[Gpu, ...]], tuple[MigConfigEntry, ...]]
 config_file = click.option(
     "-f",
     "--config-file",
-    type=PATH,
+    type=FILE_PATH,
     envvar="MIG_PARTED_CONFIG_FILE",
     metavar="FILE",
     help="The file with the configurations; - for standard input. Default: those of generate-config.",
@@ -47,7 +47,7 @@ mode_only = click.option(
 checkpoint_file = click.option(
     "-f",
     "--checkpoint-file",
-    type=PATH,
+    type=FILE_PATH,
     required=True,
     envvar="MIG_PARTED_CHECKPOINT_FILE",
     metavar="FILE",
@@ -78,10 +78,10 @@ def read(path: Path) -> bytes:
     try:
         return sys.stdin.buffer.read(MAX_BYTES + 1) if str(path) == "-" else files.read(path, MAX_BYTES)
     except OSError as error:
-        raise click.ClickException(told(error)) from None
+        raise click.ClickException(os_error_text(error)) from None
 
 
-def selected(path: Path, name: str) -> tuple[str, tuple[MigConfigEntry, ...]]:
+def selected_config_of(path: Path, name: str) -> tuple[str, tuple[MigConfigEntry, ...]]:
     """The name of the configuration that is meant, and its entries. Raises ClickException."""
     file = "standard input" if str(path) == "-" else str(path)
     try:
@@ -90,16 +90,16 @@ def selected(path: Path, name: str) -> tuple[str, tuple[MigConfigEntry, ...]]:
         raise click.ClickException(str(invalid)) from None
 
 
-def chosen(path: Path | None, name: str) -> tuple[str, EntriesOf]:
+def chosen_config(path: Path | None, name: str) -> tuple[str, EntriesOf]:
     """The name of the configuration that is meant, and its entries for some GPUs. Raises ClickException.
 
     Without a file it is one of those that are generated for the GPUs.
     """
     if path is not None:
-        name, entries = selected(path, name)
+        name, entries = selected_config_of(path, name)
         return name, lambda gpus: entries
     if not name:
-        raise misuse("Missing option '-f' / '--config-file', or '-c' / '--selected-config' of a generated one.")
+        raise usage_error("Missing option '-f' / '--config-file', or '-c' / '--selected-config' of a generated one.")
 
     def generated(gpus: tuple[Gpu, ...]) -> tuple[MigConfigEntry, ...]:
         try:

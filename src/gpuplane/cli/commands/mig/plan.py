@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gpuplane.cli.commands.mig.options import chosen, config_file, machine, mode_only, selected_config
+from gpuplane.cli.commands.mig.options import chosen_config, config_file, machine, mode_only, selected_config
 from gpuplane.cli.commands.mig.requested import kubelet_root, show_plan, where
 from gpuplane.cli.kit.agent import state_dir
 from gpuplane.cli.kit.options import json_option
@@ -33,7 +33,7 @@ def command(
 
     Exit status: 0 it can be done; 1 a GPU cannot have its layout, and why.
     """
-    name, entries_of = chosen(config_file, selected_config)
+    name, entries_of = chosen_config(config_file, selected_config)
     request = LayoutRequest(name=name, layouts={}, mode_only=mode_only)
     there = where(machine, state_dir, kubelet_root, as_json=as_json)
     show_plan(there, lambda gpus: layouts_of_entries(entries_of(gpus), gpus), request)

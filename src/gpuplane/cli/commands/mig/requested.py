@@ -9,26 +9,26 @@ from click.core import ParameterSource
 
 from gpuplane.base.text import join_first_names
 from gpuplane.base.value import Value
-from gpuplane.cli.commands.mig.follow import Followed, Layouts, Patience, reach, resolved
+from gpuplane.cli.commands.mig.follow import Followed, Layouts, WaitLimit, request_and_follow, resolve_layouts
 from gpuplane.cli.commands.mig.hooks import Hooks
 from gpuplane.cli.commands.mig.planned import plan_lines, plan_request
 from gpuplane.cli.commands.mig.site import open_site
 from gpuplane.cli.kit import options, signals
 from gpuplane.cli.kit.durations import Duration
 from gpuplane.cli.kit.machine import NVML
-from gpuplane.cli.kit.messages import fail, say
-from gpuplane.cli.kit.options import PATH
+from gpuplane.cli.kit.messages import print_error, say
+from gpuplane.cli.kit.options import FILE_PATH
 from gpuplane.cli.kit.presenter import print_json, print_result
 from gpuplane.node.core.commands import WITHDRAW, command_line, unusual_state_dir
 from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.partitions import LayoutRequest
 
-EVICTED_WITHIN = 300.0
+EVICTION_SECONDS = 300.0
 """Seconds that evicted pods may take to end, where nobody says otherwise."""
 
 kubelet_root = click.option(
     "--kubelet-root",
-    type=PATH,
+    type=FILE_PATH,
     default=Path("/var/lib/kubelet"),
     show_default=True,
     help="Without an agent: kubelet's directory, where it says what containers hold.",
@@ -64,7 +64,7 @@ def show_plan(there: Where, layouts_of: Callable[[tuple[Gpu, ...]], Layouts], re
 
     async def planned() -> None:
         async with open_site(there.machine, there.state_dir, there.kubelet_root, keeps=False) as site:
-            snapshot, layouts = await resolved(site, layouts_of)
+            snapshot, layouts = await resolve_layouts(site, layouts_of)
             plan = plan_request(snapshot, request.but(layouts=layouts))
         print_result(plan, plan_lines(plan), as_json=there.as_json)
         sys.exit(not plan.possible)
@@ -77,7 +77,7 @@ def follow(
     layouts_of: Callable[[tuple[Gpu, ...]], Layouts],
     request: LayoutRequest,
     hooks: Hooks,
-    patience: Patience,
+    patience: WaitLimit,
 ) -> None:
     """Request the layouts, and follow them. Exit status 1 where a GPU does not come to have its layout."""
     source = click.get_current_context().get_parameter_source("state_dir")
@@ -85,8 +85,10 @@ def follow(
 
     async def followed() -> Followed:
         async with open_site(there.machine, there.state_dir, there.kubelet_root, keeps=keeps) as site:
-            snapshot, layouts = await resolved(site, layouts_of)
-            return await reach(site, snapshot, request.but(layouts=layouts), hooks, patience, debug=there.debug)
+            snapshot, layouts = await resolve_layouts(site, layouts_of)
+            return await request_and_follow(
+                site, snapshot, request.but(layouts=layouts), hooks, patience, debug=there.debug
+            )
 
     outcome = signals.run(followed())
     if there.as_json:
@@ -100,11 +102,11 @@ def follow(
                 say(f"{gpu.reason}", err=True)
         withdraw = command_line(WITHDRAW, unusual_state_dir(str(there.state_dir)))
         more = f"; the agent goes on, until {withdraw}" if outcome.agent_continues else ""
-        fail(f"{outcome.problem or f'{outcome.config} is not applied to all GPUs'}{more}")
+        print_error(f"{outcome.problem or f'{outcome.config} is not applied to all GPUs'}{more}")
     sys.exit(not outcome.done)
 
 
-def patience(wait: float | None, *, evict: bool, kubeconfig: Path | None) -> Patience:
+def wait_limit(wait: float | None, *, evict: bool, kubeconfig: Path | None) -> WaitLimit:
     """How long is waited for what holds devices."""
-    seconds = wait if wait is not None else EVICTED_WITHIN if evict else 0.0
-    return Patience(seconds=seconds, evicts=evict, kubeconfig=kubeconfig)
+    seconds = wait if wait is not None else EVICTION_SECONDS if evict else 0.0
+    return WaitLimit(seconds=seconds, evicts=evict, kubeconfig=kubeconfig)

@@ -14,9 +14,9 @@ from gpuplane.cli.commands.mig.requested import (
     follow,
     kubeconfig,
     kubelet_root,
-    patience,
     show_plan,
     wait,
+    wait_limit,
     where,
 )
 from gpuplane.cli.kit.agent import state_dir
@@ -75,4 +75,4 @@ def command(
     if dry_run:
         show_plan(there, layouts, request)
     else:
-        follow(there, layouts, request, hooks, patience(wait, evict=evict, kubeconfig=kubeconfig))
+        follow(there, layouts, request, hooks, wait_limit(wait, evict=evict, kubeconfig=kubeconfig))

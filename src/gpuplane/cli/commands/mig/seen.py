@@ -6,19 +6,19 @@ import click
 
 from gpuplane.base.text import join
 from gpuplane.cli.kit import signals
-from gpuplane.cli.kit.agent import NoAgent, show
+from gpuplane.cli.kit.agent import NoAgent, fetch_node_state
 from gpuplane.cli.kit.machine import NVML, hardware
 from gpuplane.node.hardware.described.profiles import UnknownMachine
 from gpuplane.node.hardware.observeonce import NotObserved, observe_once
 from gpuplane.node.model.machine import Gpu, Machine
 
-PATIENCE = 60.0
+OBSERVE_TIMEOUT_SECONDS = 60.0
 """Seconds that the driver may take; each of its calls a third of that."""
 
 
-def seen_gpus(machine: str | None, state_dir: Path) -> tuple[Gpu, ...]:
+def observe_gpus(machine: str | None, state_dir: Path) -> tuple[Gpu, ...]:
     """The GPUs of the machine, by index. Raises ClickException where they cannot be seen."""
-    found = _seen(machine, state_dir)
+    found = _observe_machine(machine, state_dir)
     if found.gpus is None:
         raise click.ClickException(
             f"{join('; ', (each.message for each in found.faults)) or 'the driver shows no GPUs'}"
@@ -26,10 +26,10 @@ def seen_gpus(machine: str | None, state_dir: Path) -> tuple[Gpu, ...]:
     return tuple(sorted(found.gpus, key=lambda gpu: gpu.index))
 
 
-def _seen(machine: str | None, state_dir: Path) -> Machine:
+def _observe_machine(machine: str | None, state_dir: Path) -> Machine:
     if machine is None:
         try:
-            found = show(state_dir).snapshot.machine
+            found = fetch_node_state(state_dir).snapshot.machine
         except NoAgent:
             machine = NVML
         else:
@@ -38,7 +38,9 @@ def _seen(machine: str | None, state_dir: Path) -> Machine:
             return found
 
     async def looked() -> Machine:
-        return await observe_once(hardware(machine or NVML, deadline=PATIENCE / 3), PATIENCE)
+        return await observe_once(
+            hardware(machine or NVML, deadline=OBSERVE_TIMEOUT_SECONDS / 3), OBSERVE_TIMEOUT_SECONDS
+        )
 
     try:
         return signals.run(looked())

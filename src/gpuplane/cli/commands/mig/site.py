@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import click
 
 from gpuplane.base.text import join
-from gpuplane.cli.commands.mig.seen import PATIENCE
-from gpuplane.cli.kit.agent import NoAgent, ask, show
+from gpuplane.cli.commands.mig.seen import OBSERVE_TIMEOUT_SECONDS
+from gpuplane.cli.kit.agent import NoAgent, ask, fetch_node_state
 from gpuplane.cli.kit.machine import NVML, hardware
-from gpuplane.cli.kit.messages import say, told
+from gpuplane.cli.kit.messages import os_error_text, say
 from gpuplane.node.agent.node import Node, boottime
 from gpuplane.node.core.ledger import is_ledger_stored
 from gpuplane.node.hardware import Source
@@ -35,11 +35,11 @@ from gpuplane.node.model.partitions import LayoutRequest
 from gpuplane.node.model.snapshot import Ledger, Snapshot
 from gpuplane.node.model.status import DRIVER, STATE_DIRECTORY, TurnStatus
 
-EVERY = 0.2
+POLL_SECONDS = 0.2
 """Seconds between two looks at an agent."""
-LAST_WORD = 5.0
+MAX_STORE_SECONDS = 5.0
 """Seconds for the state directory to have what we know, at the end."""
-LISTED_EVERY = 1.0
+LIST_PERIOD_SECONDS = 1.0
 """Seconds between two questions to kubelet."""
 
 
@@ -66,8 +66,8 @@ class AgentSite:
     async def look(self) -> Snapshot:
         if self._known:
             return self._known.pop()
-        await asyncio.sleep(EVERY)
-        return (await asyncio.to_thread(show, self._state_dir)).snapshot
+        await asyncio.sleep(POLL_SECONDS)
+        return (await asyncio.to_thread(fetch_node_state, self._state_dir)).snapshot
 
     async def request(self, request: LayoutRequest) -> None:
         await asyncio.to_thread(ask, self._state_dir, RequestLayouts(requested_at=boottime(), request=request))
@@ -83,7 +83,7 @@ class LocalSite:
         self._generation = -1
 
     async def look(self) -> Snapshot:
-        await self._node.wait_until(lambda snapshot: snapshot.generation != self._generation, EVERY)
+        await self._node.wait_until(lambda snapshot: snapshot.generation != self._generation, POLL_SECONDS)
         for task in self._tasks:
             if task.done():
                 task.result()
@@ -101,7 +101,7 @@ async def open_site(machine: str | None, state_dir: Path, kubelet_root: Path, *,
     `keeps`: what a node of our own made of this machine is kept in the state directory.
     """
     try:
-        agent = await asyncio.to_thread(show, state_dir) if machine in (None, NVML) else None
+        agent = await asyncio.to_thread(fetch_node_state, state_dir) if machine in (None, NVML) else None
     except NoAgent:
         agent = None
     if agent is None:
@@ -121,10 +121,10 @@ async def _local_site(machine: str, state_dir: Path | None, kubelet_root: Path) 
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.CRITICAL)  # what an agent would log, the command says, or need not
         try:
-            ledger = await _remember(stack, node, state_dir)
-            devices = hardware(machine, deadline=PATIENCE / 3)
+            ledger = await _load_ledger(stack, node, state_dir)
+            devices = hardware(machine, deadline=OBSERVE_TIMEOUT_SECONDS / 3)
         except OSError as error:
-            raise click.ClickException(told(error)) from None
+            raise click.ClickException(os_error_text(error)) from None
         except UnknownMachine as error:
             raise click.ClickException(str(error)) from None
         if machine == NVML:
@@ -136,25 +136,25 @@ async def _local_site(machine: str, state_dir: Path | None, kubelet_root: Path) 
             _watch(node, devices),
             node.tick(),
             keep_partitions(node, devices),
-            _keep_listed(node, machine, kubelet_root),
+            _list_periodically(node, machine, kubelet_root),
         ]
         if state_dir is not None:
             work.append(keep_ledger_stored(node, state_dir))
         tasks = [asyncio.create_task(each) for each in work]
         try:
-            await _until_seen(node, tasks)
+            await _wait_until_observed(node, tasks)
             yield LocalSite(node, tasks)
         finally:
             node.apply(LayoutRequested(None))
             if state_dir is not None:
-                await node.wait_until(is_ledger_stored, LAST_WORD)
+                await node.wait_until(is_ledger_stored, MAX_STORE_SECONDS)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await devices.release()
 
 
-async def _remember(stack: AsyncExitStack, node: Node, state_dir: Path | None) -> Ledger:
+async def _load_ledger(stack: AsyncExitStack, node: Node, state_dir: Path | None) -> Ledger:
     """What the state directory holds, which is ours from now on. Raises OSError, ClickException."""
     boot = node.snapshot.ledger.boot_id
     if state_dir is None:
@@ -183,9 +183,9 @@ async def _watch(node: Node, devices: Source) -> None:
         node.apply(fact)
 
 
-async def _keep_listed(node: Node, machine: str, kubelet_root: Path) -> None:
+async def _list_periodically(node: Node, machine: str, kubelet_root: Path) -> None:
     while True:
-        await asyncio.sleep(LISTED_EVERY)
+        await asyncio.sleep(LIST_PERIOD_SECONDS)
         await _list_allocations(node, machine, kubelet_root)
 
 
@@ -205,14 +205,16 @@ async def _list_allocations(node: Node, machine: str, kubelet_root: Path) -> Non
     node.apply(AllocationsListed(allocations=held, requested_at=asked_at))
 
 
-async def _until_seen(node: Node, tasks: list[asyncio.Task[None]]) -> None:
+async def _wait_until_observed(node: Node, tasks: list[asyncio.Task[None]]) -> None:
     """Wait for the first look. Raises ClickException where there is none."""
 
     def is_known(snapshot: Snapshot) -> bool:
         driver = snapshot.statuses.of(DRIVER)
         return snapshot.machine is not None or (driver is not None and driver.state == "failing")
 
-    await node.wait_until(lambda snapshot: is_known(snapshot) or any(task.done() for task in tasks), PATIENCE)
+    await node.wait_until(
+        lambda snapshot: is_known(snapshot) or any(task.done() for task in tasks), OBSERVE_TIMEOUT_SECONDS
+    )
     for task in tasks:
         if task.done():
             task.result()

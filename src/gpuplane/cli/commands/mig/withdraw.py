@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from gpuplane.base.value import Value
-from gpuplane.cli.kit.agent import ask, show, state_dir
+from gpuplane.cli.kit.agent import ask, fetch_node_state, state_dir
 from gpuplane.cli.kit.durations import boottime
 from gpuplane.cli.kit.options import json_option
 from gpuplane.cli.kit.presenter import print_result
@@ -23,7 +23,7 @@ class Withdrawn(Value, omit_defaults=False):
 @state_dir
 def command(as_json: bool, state_dir: Path) -> None:
     """End the layouts that were requested of the running agent by a command. The GPUs stay as they are."""
-    before = show(state_dir).snapshot.ledger.layout_request
+    before = fetch_node_state(state_dir).snapshot.ledger.layout_request
     ask(state_dir, WithdrawLayouts(requested_at=boottime()))
     withdrawn = Withdrawn(config=before.name if before is not None else "")
     said = f"{before.name} is withdrawn; the GPUs stay as they are" if before is not None else "nothing was requested"

@@ -5,7 +5,7 @@ One module a subcommand, imported when it is asked for.
 
 import click
 
-from gpuplane.cli.kit.program import Modules
+from gpuplane.cli.kit.program import CommandGroup
 
 COMMANDS = {
     "plan": "show which pods to move where, so that what is free is of more use",
@@ -13,7 +13,7 @@ COMMANDS = {
 }
 
 
-@click.group(cls=Modules, package=__name__, table=COMMANDS)
+@click.group(cls=CommandGroup, package=__name__, table=COMMANDS)
 def command() -> None:
     """Ask about the GPUs of a whole cluster: which pods to move, and why a pod goes where it goes.
 

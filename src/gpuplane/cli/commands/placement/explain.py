@@ -16,7 +16,7 @@ from gpuplane.cluster.engine.reasons import TEXTS_OF_GPUS, TEXTS_OF_NODES
 if TYPE_CHECKING:
     from gpuplane.cluster.answers.explain import EndShown, PodShown
 
-NAMED = 5
+MAX_NAMED_NODES = 5
 """Nodes of one reason that are named; --json has all."""
 
 
@@ -86,8 +86,8 @@ def _sentences(shown: "PodShown", node: str) -> Iterator[str]:
     for code, count in shown.counts.items():
         if code != "chosen":
             names = _names(shown, code)
-            more = f" and {count - NAMED} more" if count > NAMED else ""
-            yield f"  {format_count(count, 'node')} {TEXTS_OF_NODES[code]}: {', '.join(names[:NAMED])}{more}"
+            more = f" and {count - MAX_NAMED_NODES} more" if count > MAX_NAMED_NODES else ""
+            yield f"  {format_count(count, 'node')} {TEXTS_OF_NODES[code]}: {', '.join(names[:MAX_NAMED_NODES])}{more}"
     if node:
         [code] = [each.code for each in shown.nodes if each.node == node]
         yield f"  node {node} ({code}):"
@@ -97,21 +97,21 @@ def _sentences(shown: "PodShown", node: str) -> Iterator[str]:
             is_enough = each.code == "fits" and code in ("chosen", "worse")
             yield f"    {each.id} {TEXTS_OF_NODES['worse'] if is_enough else TEXTS_OF_GPUS[each.code]}{free}{pods}"
     if shown.preemption is not None:
-        yield f"  with its priority it would get {_ends(shown.preemption)}"
+        yield f"  with its priority it would get {_preemption_text(shown.preemption)}"
     elif shown.ending is not None:
-        yield f"  no pod of lower priority makes room for it; it would fit {_ends(shown.ending)}"
+        yield f"  no pod of lower priority makes room for it; it would fit {_preemption_text(shown.ending)}"
     elif shown.place is None:
         yield "  whichever pods end, it does not fit"
 
 
-def _ends(end: "EndShown") -> str:
+def _preemption_text(end: "EndShown") -> str:
     pods = [
         f"{name} (priority {priority}{', which waits before it' if name in end.waiting else ''})"
         for name, priority in end.pods.items()
     ]
-    more = f" and {len(pods) - NAMED} more" if len(pods) > NAMED else ""
+    more = f" and {len(pods) - MAX_NAMED_NODES} more" if len(pods) > MAX_NAMED_NODES else ""
     beyond = f", which exceeds the budget {', '.join(end.budgets)}" if end.budgets else ""
-    return f"onto {end.node} when {', '.join(pods[:NAMED])}{more} end{'' if len(pods) > 1 else 's'}{beyond}"
+    return f"onto {end.node} when {', '.join(pods[:MAX_NAMED_NODES])}{more} end{'' if len(pods) > 1 else 's'}{beyond}"
 
 
 def _names(shown: "PodShown", code: str) -> list[str]:

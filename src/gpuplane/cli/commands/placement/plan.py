@@ -11,7 +11,7 @@ from gpuplane.base.text import format_count
 from gpuplane.cli.kit.cluster import config, kubeconfig, read, read_config, saved
 from gpuplane.cli.kit.options import json_option
 from gpuplane.cli.kit.presenter import Block, Table, is_terminal, print_result, rows_as_lines, wrapped
-from gpuplane.cli.kit.progress import at_work
+from gpuplane.cli.kit.progress import spinner
 
 if TYPE_CHECKING:
     from gpuplane.cluster.answers.places import PlaceShown
@@ -60,7 +60,7 @@ def command(moves: str, config: Path | None, kubeconfig: Path | None, saved: Pat
     from gpuplane.cluster.answers.plan import movable, show_plan
 
     most = int(moves) if moves.isdecimal() else -(-len(movable(seen)) * int(moves[:-1]) // 100)
-    with at_work("planning moves"):
+    with spinner("planning moves"):
         shown = show_plan(seen, configured, most)
     rows = tuple(
         (str(each.step), each.pod, _place(each.before), _place(each.after), f"{each.gain:.2f}") for each in shown.moves

@@ -13,9 +13,9 @@ import click
 from gpuplane.base import files
 from gpuplane.base.strict import InvalidInput, did_you_mean
 from gpuplane.base.text import format_count, join_first_names
-from gpuplane.cli.kit.cluster import kubeconfig, read_without_places, require, saved
-from gpuplane.cli.kit.messages import say, told
-from gpuplane.cli.kit.options import PATH, OneOf, json_option, misuse
+from gpuplane.cli.kit.cluster import kubeconfig, read_without_places, require_package, saved
+from gpuplane.cli.kit.messages import os_error_text, say
+from gpuplane.cli.kit.options import FILE_PATH, OneOf, json_option, usage_error
 from gpuplane.cli.kit.outputfiles import check_output, write_output
 from gpuplane.cli.kit.presenter import print_result
 from gpuplane.cli.kit.progress import progress_bar
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from gpuplane.cluster.simulation.scenario import Scenario
     from gpuplane.cluster.simulation.workers import Trace
 
-QUEUES = ("none", "fifo", "backfill")
-SUFFIXES = (".png", ".svg")
-MOST_SEEDS = 1000
-LARGEST = 2**32
-EXTRA = "simulation"
-OF_HOLDERS = frozenset({"held-assumed", "device-gone", "budgets-unread"})
+QUEUE_NAMES = ("none", "fifo", "backfill")
+PLOT_FILE_SUFFIXES = (".png", ".svg")
+MAX_SEEDS = 1000
+SEED_LIMIT = 2**32
+EXTRA_NAME = "simulation"
+NOTES_ON_HOLDERS = frozenset({"held-assumed", "device-gone", "budgets-unread"})
 """Notes on who has what now, and who may end: nodes are played empty."""
 
 
@@ -72,19 +72,19 @@ class Seeds(click.ParamType[tuple[int, ...]]):
             if parts is None:
                 self.fail(f"{each!r} is not a seed: write 7, 1,2,5 or 42-51", param, ctx)
             first, last = int(parts[1]), int(parts[2] or parts[1])
-            if last < first or last >= LARGEST:
-                self.fail(f"{each!r}: seeds go from a number to a larger one, below {LARGEST}", param, ctx)
-            if last - first >= MOST_SEEDS or len(found) > MOST_SEEDS:
-                self.fail(f"{value!r} has too many seeds: at most {MOST_SEEDS}", param, ctx)
+            if last < first or last >= SEED_LIMIT:
+                self.fail(f"{each!r}: seeds go from a number to a larger one, below {SEED_LIMIT}", param, ctx)
+            if last - first >= MAX_SEEDS or len(found) > MAX_SEEDS:
+                self.fail(f"{value!r} has too many seeds: at most {MAX_SEEDS}", param, ctx)
             found.update(dict.fromkeys(range(first, last + 1)))
         return tuple(found)
 
 
 @click.command()
-@click.option("--nodes", type=PATH, help="The nodes, as CSV: sn, cpu_milli, memory_mib, gpu, model.")
+@click.option("--nodes", type=FILE_PATH, help="The nodes, as CSV: sn, cpu_milli, memory_mib, gpu, model.")
 @click.option(
     "--pods",
-    type=PATH,
+    type=FILE_PATH,
     help="The pods, as CSV: name, cpu_milli, memory_mib, num_gpu, gpu_milli; also gpu_spec, creation_time and "
     "deletion_time.",
 )
@@ -120,7 +120,7 @@ class Seeds(click.ParamType[tuple[int, ...]]):
 @click.option("--departures", is_flag=True, help="Pods depart after the time that they have run in the trace.")
 @click.option(
     "--queue",
-    type=OneOf(QUEUES),
+    type=OneOf(QUEUE_NAMES),
     default="none",
     show_default=True,
     help="With --departures, what becomes of a pod that has no room: it is refused; or it waits and holds up all "
@@ -130,8 +130,8 @@ class Seeds(click.ParamType[tuple[int, ...]]):
     "--fewer", is_flag=True, help="Find how many GPUs fewer suffice for what the first policy allocates on all."
 )
 @json_option("One JSON document, with each run.")
-@click.option("--csv", "as_csv", type=PATH, metavar="FILE", help="Write each run's figures to this file.")
-@click.option("--plot", "picture", type=PATH, metavar="FILE", help="Draw them: FILE.png or FILE.svg.")
+@click.option("--csv", "as_csv", type=FILE_PATH, metavar="FILE", help="Write each run's figures to this file.")
+@click.option("--plot", "picture", type=FILE_PATH, metavar="FILE", help="Draw them: FILE.png or FILE.svg.")
 @click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="Default: one for each core.")
 def command(
     nodes: Path | None,
@@ -157,18 +157,18 @@ def command(
     the output has one figure on each line, and tabs between columns.
     """
     if bool(nodes) != bool(pods) or sum((bool(nodes), from_cluster, bool(saved))) != 1:
-        raise misuse("give --nodes and --pods, or --from-cluster, or --file")
+        raise usage_error("give --nodes and --pods, or --from-cluster, or --file")
     if fewer and len(policies) < 2:
-        raise misuse("--fewer needs two policies or more: the first is what you have")
+        raise usage_error("--fewer needs two policies or more: the first is what you have")
     if queue != "none" and not departures:
-        raise misuse(f"--queue {queue} needs --departures: a pod can only wait for one that departs")
+        raise usage_error(f"--queue {queue} needs --departures: a pod can only wait for one that departs")
     if departures and not nodes:
-        raise misuse("--departures needs --nodes and --pods: a cluster does not say how long its pods stay")
-    if picture is not None and picture.suffix not in SUFFIXES:
-        raise misuse(f"--plot {picture} has to end in .png or .svg")
-    require("numpy", "simulate", EXTRA)
+        raise usage_error("--departures needs --nodes and --pods: a cluster does not say how long its pods stay")
+    if picture is not None and picture.suffix not in PLOT_FILE_SUFFIXES:
+        raise usage_error(f"--plot {picture} has to end in .png or .svg")
+    require_package("numpy", "simulate", EXTRA_NAME)
     if picture is not None:
-        require("matplotlib", "--plot", EXTRA)
+        require_package("matplotlib", "--plot", EXTRA_NAME)
     for out in (as_csv, picture):
         if out is not None:
             check_output(out, nodes, pods, saved, kubeconfig, picture if out is as_csv else None)
@@ -192,12 +192,12 @@ def read_trace(nodes: Path, pods: Path) -> "Trace":
     except InvalidInput as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(told(error)) from None
+        raise click.ClickException(os_error_text(error)) from None
 
 
 def read_cluster(kubeconfig: Path | None, saved: Path | None) -> "Trace":
     """Nodes and pods of a cluster. Raises ClickException."""
-    seen = read_without_places(kubeconfig, saved, unsaid=OF_HOLDERS)
+    seen = read_without_places(kubeconfig, saved, unsaid=NOTES_ON_HOLDERS)
     from gpuplane.cluster.simulation.clusters import trace_of, without_impossible
 
     trace = trace_of(seen)

@@ -5,50 +5,50 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 
 from gpuplane.base.text import format_count
-from gpuplane.cli.kit.durations import span
+from gpuplane.cli.kit.durations import describe_duration
 from gpuplane.cli.kit.presenter import Block, Table, console
 from gpuplane.cluster.simulation.report import PolicyFigures, Report
 from gpuplane.cluster.simulation.results import Difference, MeanAndSd, Run
 
-COLUMNS = ("policy", "seed", "measure", "at", "value")
-END = "end"
+CSV_COLUMNS = ("policy", "seed", "measure", "at", "value")
+AT_END = "end"
 
 
 def csv_of(report: Report) -> bytes:
     """One figure a line: `at` is a class of pods, the demand in %, or the end."""
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
-    table.writerow(COLUMNS)
+    table.writerow(CSV_COLUMNS)
     for run in report.runs:
-        table.writerows((run.policy, run.seed, *cells) for cells in _cells(run))
+        table.writerows((run.policy, run.seed, *cells) for cells in _csv_rows(run))
     return out.getvalue().encode()
 
 
-def _cells(run: Run) -> Iterator[tuple[str, str | int, float]]:
+def _csv_rows(run: Run) -> Iterator[tuple[str, str | int, float]]:
     for point in run.points:
         yield "allocated", point.demand, round(point.allocated, 4)
         yield "fragmentation", point.demand, round(point.fragmentation, 4)
-    yield "allocated", END, round(run.allocated, 4)
-    yield "fragmentation", END, round(run.fragmentation, 4)
+    yield "allocated", AT_END, round(run.allocated, 4)
+    yield "fragmentation", AT_END, round(run.fragmentation, 4)
     for name, figures in (("arrived", run.arrived), ("placed", run.placed), ("wait_s", run.wait_s)):
         yield from ((name, kind, round(figure, 3)) for kind, figure in figures.items())
     if run.mean_wait_s is not None and run.gpu_hours_lost is not None:
-        yield "mean_wait_s", END, round(run.mean_wait_s, 3)
-        yield "gpu_hours_lost", END, round(run.gpu_hours_lost, 3)
+        yield "mean_wait_s", AT_END, round(run.mean_wait_s, 3)
+        yield "gpu_hours_lost", AT_END, round(run.gpu_hours_lost, 3)
 
 
 def lines(report: Report) -> Iterator[str]:
     """For programs that read lines: what, the policy, a class where it is of one, and the figures."""
     for each in report.policies:
-        yield "\t".join(("allocated", each.policy, *_two(each.allocated)))
-        yield "\t".join(("fragmentation", each.policy, *_two(each.fragmentation)))
+        yield "\t".join(("allocated", each.policy, *_mean_and_sd_cells(each.allocated)))
+        yield "\t".join(("fragmentation", each.policy, *_mean_and_sd_cells(each.fragmentation)))
         if each.difference:
-            yield "\t".join(("difference", each.policy, *_three(each.difference)))
+            yield "\t".join(("difference", each.policy, *_difference_cells(each.difference)))
         if report.queue == "none":
             for kind, accepted in each.acceptance.items():
                 yield f"acceptance\t{each.policy}\t{kind}\t{accepted:.2f}"
             for kind, more in (each.acceptance_difference or {}).items():
-                yield "\t".join(("acceptance difference", each.policy, kind, *_three(more)))
+                yield "\t".join(("acceptance difference", each.policy, kind, *_difference_cells(more)))
         for kind, refused in _never_placed(report, each).items():
             yield f"refused\t{each.policy}\t{kind}\t{refused:.2f}"
         for kind, wait in each.wait_s.items():
@@ -57,7 +57,7 @@ def lines(report: Report) -> Iterator[str]:
             lost = each.gpu_hours_lost
             yield "\t".join(("gpu hours lost", each.policy, _significant(lost.mean), _significant(lost.sd)))
         if each.gpus_fewer:
-            yield "\t".join(("gpus fewer", each.policy, *_three(each.gpus_fewer)))
+            yield "\t".join(("gpus fewer", each.policy, *_difference_cells(each.gpus_fewer)))
         if each.fewer_found is not None:
             yield f"fewer found\t{each.policy}\t{each.fewer_found}\t{len(report.seeds)}"
 
@@ -74,11 +74,11 @@ def _significant(figure: float) -> str:
     return f"{figure:.0f}" if figure >= 100 else f"{figure:.3g}"
 
 
-def _two(figure: MeanAndSd) -> tuple[str, str]:
+def _mean_and_sd_cells(figure: MeanAndSd) -> tuple[str, str]:
     return f"{figure.mean:.2f}", f"{figure.sd:.2f}"
 
 
-def _three(figure: Difference) -> tuple[str, str, str]:
+def _difference_cells(figure: Difference) -> tuple[str, str, str]:
     return f"{figure.mean:.2f}", "" if figure.margin is None else f"{figure.margin:.2f}", f"{figure.least:.2f}"
 
 
@@ -147,10 +147,10 @@ def _sentences(report: Report, first: str) -> Iterator[str]:
         yield f"{_significant(refused)} % of the pods of class {kind} were refused: they fit on no node, even if empty."
     for each in report.policies[1:]:
         if each.fewer_found is not None:
-            yield _fewer(each, each.fewer_found, report, first)
+            yield _fewer_gpus_sentence(each, each.fewer_found, report, first)
 
 
-def _fewer(figures: PolicyFigures, found: int, report: Report, first: str) -> str:
+def _fewer_gpus_sentence(figures: PolicyFigures, found: int, report: Report, first: str) -> str:
     seeds, as_many = len(report.seeds), f"to allocate as many as {first}"
     if figures.gpus_fewer is None:
         with_all = "" if seeds == 1 else f" with each of the {seeds} seeds"
@@ -174,7 +174,7 @@ def _signed(figure: Difference | None) -> str:
 
 def _waited(figures: PolicyFigures, kind: str) -> str:
     wait = figures.wait_s.get(kind)
-    return "–" if wait is None else span(wait)
+    return "–" if wait is None else describe_duration(wait)
 
 
 def _accepted(figures: PolicyFigures, kind: str) -> str:

@@ -81,7 +81,7 @@ async def test_pods_come_change_and_go(
     control_plane: ControlPlane, admin: Client, metadata_only: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a list in pages; of a pod that is made again there is a new one, with another UID."""
-    monkeypatch.setattr(lists, "PAGE", 2)
+    monkeypatch.setattr(lists, "PAGE_SIZE", 2)
     await make(admin, "a", "b", "c", "d", "e")
     informer = follow(control_plane, metadata_only=metadata_only)
     async with running(informer, Recorder()) as found:
@@ -115,7 +115,7 @@ async def test_a_list_over_a_compaction(
     control_plane: ControlPlane, admin: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whether or not the server still knows the version of the first page, all objects are there once."""
-    monkeypatch.setattr(lists, "PAGE", 2)
+    monkeypatch.setattr(lists, "PAGE_SIZE", 2)
     await make(admin, "a", "b", "c", "d", "e")
     ask, asked = api.ApiClient._ask, 0
 

@@ -37,7 +37,7 @@ def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("page", [500, 2])
 async def test_all_of_a_cluster_is_listed(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, page: int) -> None:
     """In one page or in several."""
-    monkeypatch.setattr(lists, "PAGE", page)
+    monkeypatch.setattr(lists, "PAGE_SIZE", page)
     found = await list_cluster(kubeconfig)
 
     assert [each.name for each in found.nodes] == [f"n{index}" for index in range(5)]
@@ -49,10 +49,10 @@ async def test_a_page_that_is_too_large_is_asked_for_in_smaller_ones(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = await list_cluster(kubeconfig)
-    monkeypatch.setattr(streams, "LARGEST_ANSWER", 3000)
+    monkeypatch.setattr(streams, "MAX_ANSWER_BYTES", 3000)
 
     assert await list_cluster(kubeconfig) == whole
-    monkeypatch.setattr(streams, "LARGEST_ANSWER", 100)
+    monkeypatch.setattr(streams, "MAX_ANSWER_BYTES", 100)
     with pytest.raises(ClusterUnavailable, match="is it an API server"):
         await list_cluster(kubeconfig)
 

@@ -29,7 +29,7 @@ json.dump({"apiVersion": info["apiVersion"], "kind": "ExecCredential", "status":
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "PAUSE_LIMITS", (0.01, 0.05))
     async with ApiServer() as server:
         server.put(PATH, node_object({CONFIG_LABEL: "good"}))
         yield server

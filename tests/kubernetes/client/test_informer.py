@@ -22,7 +22,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "PAUSE_LIMITS", (0.01, 0.05))
     async with ApiServer() as server:
         put(server, "one")
         yield server
@@ -59,7 +59,7 @@ async def following(
 
 async def test_objects_come_change_and_go(server: ApiServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a list in pages, one event each."""
-    monkeypatch.setattr(lists, "PAGE", 2)
+    monkeypatch.setattr(lists, "PAGE_SIZE", 2)
     for name in ("two", "three", "four", "five"):
         put(server, name)
     async with following(kubeconfig) as found:

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from gpuplane.kubernetes.client.retry import BACKOFF, REFUSED_PAUSE, STEADY_AFTER, RequestPauses
+from gpuplane.kubernetes.client.retry import PAUSE_LIMITS, REFUSED_PAUSE, STEADY_AFTER, RequestPauses
 
 
 @pytest.fixture(autouse=True)
@@ -20,14 +20,14 @@ def test_pauses_grow_and_are_short_after_a_good_stream() -> None:
         hour += pauses.after_stream(0.0)
         rounds += 1
     assert rounds < 300
-    assert pauses.after_stream(STEADY_AFTER + 1) == BACKOFF[0] / 2
+    assert pauses.after_stream(STEADY_AFTER + 1) == PAUSE_LIMITS[0] / 2
 
 
 def test_a_refusal_that_only_a_person_can_resolve_is_asked_about_rarely() -> None:
     """What comes after it is not."""
     pauses = RequestPauses()
-    assert pauses.after_failure(500) == BACKOFF[0] / 2
+    assert pauses.after_failure(500) == PAUSE_LIMITS[0] / 2
     assert pauses.after_failure(403) == REFUSED_PAUSE / 2
-    assert pauses.after_failure(0) <= BACKOFF[1] / 2
+    assert pauses.after_failure(0) <= PAUSE_LIMITS[1] / 2
     pauses.reset()
-    assert pauses.after_failure(0) == BACKOFF[0] / 2
+    assert pauses.after_failure(0) == PAUSE_LIMITS[0] / 2

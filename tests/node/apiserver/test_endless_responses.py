@@ -28,7 +28,7 @@ MOST = 16e6  # bytes more than before
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
     """One with our Node."""
-    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "PAUSE_LIMITS", (0.01, 0.05))
     async with ApiServer() as server:
         server.put(PATH, node_object({CONFIG_LABEL: "good"}))
         yield server
@@ -94,8 +94,8 @@ async def test_a_list_that_always_goes_on_is_given_up(
     tokens: str, why: str, names: Sequence[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that names a next page with each page: with the same token, or with a new one each time."""
-    monkeypatch.setattr(lists, "LARGEST_LIST", 1 << 20)
-    monkeypatch.setattr(lists, "LARGEST_CLUSTER", 1 << 20)
+    monkeypatch.setattr(lists, "MAX_LIST_BYTES", 1 << 20)
+    monkeypatch.setattr(lists, "MAX_CLUSTER_LIST_BYTES", 1 << 20)
     asked, served = 0, list[asyncio.Task[None]]()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -28,7 +28,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 @pytest.fixture
 async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ApiServer]:
-    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "PAUSE_LIMITS", (0.01, 0.05))
     async with ApiServer() as server:
         yield server
 

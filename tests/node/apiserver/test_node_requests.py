@@ -94,7 +94,7 @@ def node_object(
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "PAUSE_LIMITS", (0.01, 0.05))
 
 
 @pytest.fixture

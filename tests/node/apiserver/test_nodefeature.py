@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "PAUSE_LIMITS", (0.01, 0.05))
     monkeypatch.setattr(retry, "REFUSED_PAUSE", 0.05)
     monkeypatch.setattr(keeper, "WRITE_INTERVAL", 0.01)
 

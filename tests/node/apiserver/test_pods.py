@@ -63,7 +63,7 @@ async def comes_to(node: Node, ready: Callable[[Snapshot], Any]) -> None:
 
 async def test_pods_come_change_and_go(tmp_path: Path, monkeypatch: Any) -> None:
     """Those of this node alone, with the labels that are allowed; in pages, and by the stream."""
-    monkeypatch.setattr(lists, "PAGE", 2)
+    monkeypatch.setattr(lists, "PAGE_SIZE", 2)
     async with watching(tmp_path) as (server, node):
         uids = {name: pod(server, name, labels={"app": name, "secret": "x"}) for name in ("one", "two", "three")}
         pod(server, "elsewhere", "n2")
@@ -120,7 +120,7 @@ async def test_another_change_of_the_configuration_leaves_the_watch_alone(tmp_pa
 
 async def test_a_refusal_names_the_component(tmp_path: Path, monkeypatch: Any) -> None:
     """And what was known stays while the server is away."""
-    monkeypatch.setattr(retry, "BACKOFF", (0.05, 0.1))
+    monkeypatch.setattr(retry, "PAUSE_LIMITS", (0.05, 0.1))
     async with watching(tmp_path) as (server, node):
         uid = pod(server, "one")
         await comes_to(node, lambda snapshot: uid in (snapshot.pods or {}))

@@ -44,7 +44,7 @@ Writer = Callable[[Any, str, Path | None], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "BACKOFF", (0.01, 0.05))
+    monkeypatch.setattr(retry, "PAUSE_LIMITS", (0.01, 0.05))
     monkeypatch.setattr(report, "WRITE_INTERVAL", 0.01)
     monkeypatch.setattr(telling, "WRITE_INTERVAL", 0.01)
 

@@ -35,7 +35,7 @@ STREAM_LIFETIME = (240.0, 480.0)
 """Seconds: the shortest and the longest life of a stream; then the server ends it."""
 STREAM_OVERTIME = 15.0
 """Seconds after that, in which the server has to end it; then we do."""
-ADVICE = {
+ADVICE_BY_CODE = {
     401: "; it does not accept the token or certificate: check the service account or the kubeconfig",
     403: "; give the agent the permissions in deploy/base/rbac.yaml",
 }
@@ -262,7 +262,7 @@ class ApiClient:
         causes = (status.details.causes if status.details is not None else None) or ()
         return ApiServerError(
             f"{self.url} refuses the request: {code} {clip(status.message or answer.reason_phrase)}"
-            f"{ADVICE.get(code, '')}",
+            f"{ADVICE_BY_CODE.get(code, '')}",
             code,
             tuple((each.message, each.field) for each in causes if each.reason == FIELD_CONFLICT),
         )

@@ -36,7 +36,7 @@ class HasMetadata(Protocol):
 
 
 T = TypeVar("T", bound=HasMetadata)
-CHANGES = ("ADDED", "MODIFIED", "DELETED")
+CHANGE_TYPES = ("ADDED", "MODIFIED", "DELETED")
 
 
 class Follower(Protocol[T]):
@@ -120,6 +120,6 @@ class Informer(Generic[T]):
 
     async def _tell(self, client: "ApiClient", follower: Follower[T], events: AsyncIterator["Event[T]"]) -> None:
         async for event in events:
-            if event.type in CHANGES:
+            if event.type in CHANGE_TYPES:
                 await follower.changed(client, event)
             self._version = event.object.metadata.resource_version

@@ -8,16 +8,16 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 import msgspec
 
 from gpuplane.kubernetes.client.errors import AnswerTooLarge, ApiServerError, ListExpired
-from gpuplane.kubernetes.client.streams import SMALLEST_PIECE
+from gpuplane.kubernetes.client.streams import MIN_PIECE_BYTES
 from gpuplane.kubernetes.objects import NOT_DECODED, ListMetadata, decode_objects
 
-PAGE = 200
+PAGE_SIZE = 200
 """Objects of a list that one answer has."""
-LARGEST_LIST, LONGEST_LIST = 64 << 20, 60.0
+MAX_LIST_BYTES, MAX_LIST_SECONDS = 64 << 20, 60.0
 """Bytes and seconds of a list of what concerns one node, with all its pages."""
-LARGEST_CLUSTER, LONGEST_CLUSTER = 1 << 30, 600.0
+MAX_CLUSTER_LIST_BYTES, MAX_CLUSTER_LIST_SECONDS = 1 << 30, 600.0
 """The same of a list of what a whole cluster has."""
-EMPTY_PAGE = 256 << 10
+EMPTY_PAGE_BYTES = 256 << 10
 """The bytes that a page without objects counts for. An API server fills its pages (apiserver, storage/etcd3/store.go,
 GetList); a proxy that leaves out what a user may not see does not."""
 GONE = 410
@@ -52,7 +52,11 @@ class ListReader(Generic[T]):
     def __init__(self, where: str, shape: type[T], scope: Scope = "node", kind: str = "", most: int = 0) -> None:
         self._where, self._kind, self._most = where, kind, most
         self._shape = shape
-        self._bounds = (LARGEST_LIST, LONGEST_LIST) if scope == "node" else (LARGEST_CLUSTER, LONGEST_CLUSTER)
+        self._bounds = (
+            (MAX_LIST_BYTES, MAX_LIST_SECONDS)
+            if scope == "node"
+            else (MAX_CLUSTER_LIST_BYTES, MAX_CLUSTER_LIST_SECONDS)
+        )
 
     async def read(self, ask: ReadPage) -> ObjectList[T]:
         """All pages. A list that has expired (410) begins anew, twice. Raises ApiServerError."""
@@ -63,7 +67,7 @@ class ListReader(Generic[T]):
 
     async def _read_once(self, ask: ReadPage) -> ObjectList[T]:
         """A page that is too large is asked for again in smaller ones. Raises ApiServerError."""
-        found, limit, following = ObjectList[T]("", [], {}), PAGE, ""
+        found, limit, following = ObjectList[T]("", [], {}), PAGE_SIZE, ""
         taken = _Taken(self._where, *self._bounds)
         while True:
             try:
@@ -82,7 +86,7 @@ class ListReader(Generic[T]):
                 raise ApiServerError(f"{self._where} has more than {self._most} objects")
             if not (following := metadata.continue_token):
                 return found._replace(version=metadata.resource_version)
-            taken.add(max(len(body), SMALLEST_PIECE if count else EMPTY_PAGE), following)
+            taken.add(max(len(body), MIN_PIECE_BYTES if count else EMPTY_PAGE_BYTES), following)
 
     def _decode(self, body: bytes, found: ObjectList[T]) -> tuple[ListMetadata, int]:
         """Add the objects of a page to those that were found; (its metadata, how many objects it has)."""

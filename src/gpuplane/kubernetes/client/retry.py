@@ -4,7 +4,7 @@ import random
 
 from gpuplane.base.pauses import Backoff
 
-BACKOFF = (0.5, 30.0)
+PAUSE_LIMITS = (0.5, 30.0)
 """Seconds: the first pause after a failure or a stream's end, and the longest."""
 STEADY_AFTER = 60.0
 """Seconds after which a stream counts as stable."""
@@ -18,7 +18,7 @@ class RequestPauses:
     the agents of a cluster do not all ask at once."""
 
     def __init__(self) -> None:
-        self._backoff = Backoff(*BACKOFF)
+        self._backoff = Backoff(*PAUSE_LIMITS)
 
     def reset(self) -> None:
         """It succeeded: the next pause is a short one."""

@@ -7,11 +7,11 @@ import httpx2
 
 from gpuplane.kubernetes.client.errors import AnswerTooLarge, ApiServerError
 
-LARGEST_ANSWER = 4 << 20
+MAX_ANSWER_BYTES = 4 << 20
 """Bytes of one answer, or of a stream at once. An object has at most 1.5 MiB in etcd, and some more as JSON."""
-STREAM_RATE = 256 << 10
+STREAM_BYTES_PER_SECOND = 256 << 10
 """Bytes that a stream may send in addition in each second: an object of that size every few seconds."""
-SMALLEST_PIECE = 1 << 10
+MIN_PIECE_BYTES = 1 << 10
 """The fewest bytes that a piece counts for, however small it is: each takes time."""
 
 
@@ -20,10 +20,10 @@ async def read_body(answer: httpx2.Response) -> bytes:
     content, total = bytearray(), 0
     async for piece in answer.aiter_raw():
         content += piece
-        total += max(len(piece), SMALLEST_PIECE)
-        if total > LARGEST_ANSWER:
+        total += max(len(piece), MIN_PIECE_BYTES)
+        if total > MAX_ANSWER_BYTES:
             raise AnswerTooLarge(
-                f"{_url(answer)} answers with more than {LARGEST_ANSWER >> 20} MiB: is it an API server?"
+                f"{_url(answer)} answers with more than {MAX_ANSWER_BYTES >> 20} MiB: is it an API server?"
             )
     return bytes(content)
 
@@ -33,8 +33,8 @@ async def read_lines(answer: httpx2.Response) -> AsyncIterator[bytes]:
     them."""
     rest, total, began = bytearray(), 0, time.monotonic()
     async for piece in answer.aiter_raw():
-        total += max(len(piece), SMALLEST_PIECE)
-        if total > LARGEST_ANSWER + STREAM_RATE * (time.monotonic() - began):
+        total += max(len(piece), MIN_PIECE_BYTES)
+        if total > MAX_ANSWER_BYTES + STREAM_BYTES_PER_SECOND * (time.monotonic() - began):
             raise ApiServerError(f"{_url(answer)} sends more data than these changes need: is it an API server?")
         rest += piece
         if b"\n" in piece:
@@ -42,9 +42,9 @@ async def read_lines(answer: httpx2.Response) -> AsyncIterator[bytes]:
             rest = bytearray(last)
             for line in whole:
                 yield line
-        if len(rest) > LARGEST_ANSWER:
+        if len(rest) > MAX_ANSWER_BYTES:
             raise ApiServerError(
-                f"{_url(answer)} sends a line of more than {LARGEST_ANSWER >> 20} MiB: is it an API server?"
+                f"{_url(answer)} sends a line of more than {MAX_ANSWER_BYTES >> 20} MiB: is it an API server?"
             )
 
 

@@ -15,11 +15,13 @@ FIRST_CHECK, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds for which a claim has to be in doubt before it is asked of the API server, and between two questions at the
 most; the pauses double."""
 
-SOON = 1.0
+UNPROMISED_CHECK_PAUSE = 1.0
 """Seconds after which one is asked that kubelet lists and nobody promised: its devices may be given out again."""
 
 
-async def check_claims(node: Node, fetch: FetchClaim, first: float = FIRST_CHECK, soon: float = SOON) -> None:
+async def check_claims(
+    node: Node, fetch: FetchClaim, first: float = FIRST_CHECK, soon: float = UNPROMISED_CHECK_PAUSE
+) -> None:
     """Ask about the claims that are in doubt, for ever."""
     checks = _Checks(node, fetch, first, soon)
     while True:

@@ -26,7 +26,7 @@ POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 
 NOT_FOUND = 404
 FORBIDDEN = 403
-RIGHTS = "; the component dra has the rights"
+RIGHTS_ADVICE = "; the component dra has the rights"
 
 
 def claim_path(namespace: str, name: str) -> str:
@@ -60,7 +60,7 @@ class ClaimReader:
                 await self.close()
             if error.code == NOT_FOUND:
                 raise _unavailable("claim-not-found", f"claim {claim} does not exist") from None
-            rights = RIGHTS if error.code == FORBIDDEN else ""
+            rights = RIGHTS_ADVICE if error.code == FORBIDDEN else ""
             raise _unavailable("claim-not-fetched", f"claim {claim}: {error}{rights}") from None
 
     async def client(self) -> "ApiClient":

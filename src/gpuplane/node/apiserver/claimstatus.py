@@ -12,7 +12,7 @@ from gpuplane.base.text import Text
 from gpuplane.kubernetes.claims import ApiClaim
 from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.kubernetes.client.retry import RequestPauses
-from gpuplane.node.apiserver.claims import NOT_FOUND, RIGHTS, ClaimReader, claim_path
+from gpuplane.node.apiserver.claims import NOT_FOUND, RIGHTS_ADVICE, ClaimReader, claim_path
 from gpuplane.node.apiserver.retry import pause, timestamp
 from gpuplane.node.core.dra.deviceconditions import ClaimConditions, DeviceCondition, claim_conditions
 from gpuplane.node.model.claims import AllocatedDevice, ClaimName, ClaimUnavailable, PreparedClaim
@@ -23,7 +23,7 @@ from gpuplane.node.model.status import CLAIM_STATUS, Status
 FIELD_MANAGER = "gpuplane-dra"
 REFUSED = (403, 422)
 """What the API server answers to a writer that lacks rights (422 where it lacks those of `resourceclaims/driver`)."""
-SETTLES = 0.2
+FIRST_WRITE_PAUSE = 0.2
 """Seconds until something is written: kubelet's answer comes first."""
 WRITE_INTERVAL = 1.0
 """The fewest seconds between two rounds of writes."""
@@ -37,11 +37,11 @@ async def keep_claim_status(node: Node, reader: ClaimReader) -> None:
     writer, pauses = _Writer(node, reader), RequestPauses()
     while True:
         await node.wait_until(writer.has_work, None)
-        await asyncio.sleep(SETTLES)
+        await asyncio.sleep(FIRST_WRITE_PAUSE)
         try:
             await writer.round()
         except ApiServerError as error:
-            text = f"{error}{RIGHTS if error.code in REFUSED else ''}"
+            text = f"{error}{RIGHTS_ADVICE if error.code in REFUSED else ''}"
             node.apply(StatusChanged(CLAIM_STATUS, Status("failing", text)))
             await pause(node, pauses.after_failure(error.code))
         except ClaimUnavailable as why:

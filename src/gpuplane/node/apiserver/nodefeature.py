@@ -28,7 +28,7 @@ NODE_NAME_LABEL = "nfd.node.kubernetes.io/node-name"
 MANAGED_BY = ("app.kubernetes.io/managed-by", "gpuplane")
 VERSION, KIND = "nfd.k8s-sigs.io/v1alpha1", "NodeFeature"
 NO_FEATURES: Mapping[str, Any] = {"flags": {}, "attributes": {}, "instances": {}}
-GONE = 404
+NOT_FOUND = 404
 
 
 class NodeFeature:
@@ -73,7 +73,7 @@ class NodeFeature:
             if (found.metadata.labels or {}).get(key) == value:
                 await client.send("DELETE", self._path())
         except ApiServerError as error:
-            if error.code != GONE:
+            if error.code != NOT_FOUND:
                 raise
 
     def _path(self) -> str:

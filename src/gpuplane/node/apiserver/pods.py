@@ -29,7 +29,7 @@ PODS_PATH = "/api/v1/pods"
 LIST_INTERVAL = 3600.0
 """Seconds after which the pods are listed again; until then one stream goes on where another ended."""
 HASH_ANNOTATION, MIRROR_ANNOTATION = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
-RIGHT = "; the component pod-labels gives this right"
+RIGHTS_ADVICE = "; the component pod-labels gives this right"
 
 
 async def watch_pods(node: Node, name: str, kubeconfig: Path | None) -> None:
@@ -78,7 +78,7 @@ class _PodFollower:
         self._node.apply(PodsObserved(dict(self._pods)))
 
     def failed(self, error: ApiServerError) -> float:
-        right = RIGHT if error.code == 403 else ""
+        right = RIGHTS_ADVICE if error.code == 403 else ""
         self._node.apply(StatusChanged(PODS, Status("failing", f"{error}{right}")))
         return 0.0
 

@@ -56,17 +56,17 @@ SLICES_PATH = "/apis/resource.k8s.io/v1/resourceslices"
 FIELD_MANAGER = "gpuplane-slices"
 STREAM_LIFETIME = (2400.0, 3600.0)
 """Seconds: the shortest and the longest life of a stream. A new one costs three requests."""
-AT_ONCE = 8
+MAX_PARALLEL_REQUESTS = 8
 """Requests to the API server at a time."""
-GATHERING = 0.1
+GATHER_PAUSE = 0.1
 """Seconds in which changes are gathered: kubelet deletes slices one by one; and Prepare of a claim goes first."""
-HEALING = (0.5, 60.0)
+HEAL_PAUSES = (0.5, 60.0)
 """Seconds between two writes of what others have changed, at first and at the most; they double."""
-CALM = 600.0
+CALM_AFTER = 600.0
 """Seconds without such a write, after which the next one comes at once again."""
 NOT_SERVED_PAUSE = 600.0
 """Seconds between two questions to an API server that has no resource.k8s.io/v1."""
-GONE, CONFLICT, INVALID, FORBIDDEN = 404, 409, 422, 403
+NOT_FOUND, CONFLICT, INVALID, FORBIDDEN = 404, 409, 422, 403
 EVENT_REASON_BY_CODE = {
     "": "ResourceSlicesPublished",
     "slices-fields-dropped": "ResourceSlicesIncomplete",
@@ -75,7 +75,7 @@ EVENT_REASON_BY_CODE = {
 """The code of the status → the reason of the Event that tells of it."""
 MOST_TEXT = 600  # characters of a status
 MOST_NAMES = 3  # of fields and devices that a status lists
-RIGHTS = "; deploy/components/dra has the rights"
+RIGHTS_ADVICE = "; deploy/components/dra has the rights"
 
 
 async def publish_slices(node: Node, name: str, kubeconfig: Path | None) -> None:
@@ -118,7 +118,7 @@ class _Publisher:
         self._owner = ""
         self._changed = asyncio.Event()  # by others
         self._published: tuple[ResourceSlice, ...] | None = None  # all of which is as it shall be
-        self._healed_at, self._healing_pauses = -CALM, Backoff(*HEALING)
+        self._healed_at, self._healing_pauses = -CALM_AFTER, Backoff(*HEAL_PAUSES)
         self._server_name = ""
         self._told: dict[EventKey, SentEvent] = {}
         self._told_code = ""
@@ -166,9 +166,9 @@ class _Publisher:
         self._changed.set()
 
     def failed(self, error: ApiServerError) -> float:
-        if error.code == GONE:  # it has no resource.k8s.io/v1
+        if error.code == NOT_FOUND:  # it has no resource.k8s.io/v1
             needs = "ResourceSlices need resource.k8s.io/v1, which Kubernetes has since 1.34"
-            self._report_failure(ApiServerError(f"{error}; {needs}", GONE))
+            self._report_failure(ApiServerError(f"{error}; {needs}", NOT_FOUND))
             self._published = ()
             return jittered(NOT_SERVED_PAUSE)
         self._report_failure(error)
@@ -201,7 +201,7 @@ class _Publisher:
                 self._report(wanted)
                 await self._tell(client)
             await self._until_changed(wanted)
-            await asyncio.sleep(GATHERING)
+            await asyncio.sleep(GATHER_PAUSE)
 
     def _is_wanted_otherwise(self, wanted: tuple[ResourceSlice, ...] | None, snapshot: Snapshot) -> bool:
         return self._view(snapshot) != wanted
@@ -232,7 +232,7 @@ class _Publisher:
 
     async def _pause_healing(self, wanted: tuple[ResourceSlice, ...]) -> None:
         """Before what others have changed is written again: the longer, the more often they do."""
-        calm = self.node.now() - self._healed_at > CALM
+        calm = self.node.now() - self._healed_at > CALM_AFTER
         seconds = 0.0 if calm else self._healing_pauses.seconds
         self._healing_pauses.after(well=calm)
         await self.node.wait_until(partial(self._is_wanted_otherwise, wanted), seconds)
@@ -251,7 +251,7 @@ class _Publisher:
         try:
             await client.send("DELETE", f"{SLICES_PATH}/{quote(obsolete.name, safe='')}", body)
         except ApiServerError as error:
-            if error.code not in (GONE, CONFLICT):  # it has gone, or has changed: the stream says how it is
+            if error.code not in (NOT_FOUND, CONFLICT):  # it has gone, or has changed: the stream says how it is
                 raise
         else:
             self._kept.pop(obsolete.name, None)
@@ -337,7 +337,7 @@ class _Publisher:
 
     def _report_failure(self, error: ApiServerError) -> None:
         """Say why the slices cannot be published; what is known of them stays said."""
-        text = f"the ResourceSlices cannot be published: {error}{RIGHTS if error.code == FORBIDDEN else ''}"
+        text = f"the ResourceSlices cannot be published: {error}{RIGHTS_ADVICE if error.code == FORBIDDEN else ''}"
         before = self.node.snapshot.statuses.of(SLICES) or SlicesStatus("failing")
         status = before.but(state="failing", text=clip(text, MOST_TEXT), code="slices-not-published")
         self.node.apply(StatusChanged(SLICES, status))
@@ -379,7 +379,7 @@ def _is_older(found: ApiSlice, known: KeptSlice, *, deleted: bool) -> bool:
 
 async def _at_once(send: Callable[[Any], Awaitable[None]], each_of: Iterable[Any]) -> None:
     """Send several requests at a time. Raises the first error, after all were tried."""
-    free = asyncio.Semaphore(AT_ONCE)
+    free = asyncio.Semaphore(MAX_PARALLEL_REQUESTS)
 
     async def one(each: Any) -> None:
         async with free:

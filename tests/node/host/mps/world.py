@@ -61,11 +61,11 @@ class World:
                         os.kill(each.pid, signal.SIGKILL)
                 await asyncio.sleep(0.01)
 
-    async def supervise(self) -> int:
+    async def supervise(self, *options: str) -> int:
         """Start a supervisor; its process id."""
         self.supervisor = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "gpuplane", "mps", "--root", self.root, "--shm", self.shm,
-            "--control", self.tools / processes.CONTROL_PROGRAM, "--smi", self.tools / "nvidia-smi",
+            "--control", self.tools / processes.CONTROL_PROGRAM, "--smi", self.tools / "nvidia-smi", *options,
             stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         self._reading = asyncio.create_task(self._read(self.supervisor))

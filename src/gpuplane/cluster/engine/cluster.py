@@ -41,7 +41,7 @@ _Move = tuple[int, Integers, Integers, int | tuple[int, int], int]
 
 MIN_FREE = -(1 << 62)
 """That is free of anything, however much pods hold."""
-_NODE_FIELDS = [attrgetter(each.field) for each in NODE_DIMENSIONS]
+_NODE_FIELDS = [(place, attrgetter(each.field)) for place, each in enumerate(NODE_DIMENSIONS)]
 
 
 class OverCommitted(ValueError):
@@ -137,8 +137,9 @@ class Cluster(Inventory):
     def node_needs(self, request: Request) -> Needs:
         """What a request takes of a node by dimension. What it asks nothing of may be held beyond what there is
         (kube-scheduler, noderesources/fit.go)."""
-        needs = [(place, amount) for place, field in enumerate(_NODE_FIELDS) if (amount := field(request))]
-        needs += [(self.others.get(name, ABSENT_RESOURCE), amount) for name, amount in request.others if amount]
+        needs = [(place, amount) for place, field in _NODE_FIELDS if (amount := field(request))]
+        if request.others:
+            needs += [(self.others.get(name, ABSENT_RESOURCE), amount) for name, amount in request.others if amount]
         return needs
 
     def fits(self, rows: Integers, wanted: GpuRequest) -> Booleans:
@@ -154,8 +155,9 @@ class Cluster(Inventory):
             found = fits(self.gpu_free, rows, self.gpu_needs(taken), found)
             if wanted.units and (wanted.milli or wanted.memory_mib):  # of so many ids, where they are so much
                 found = found & (taken.milli >= wanted.milli) & (taken.memory_mib >= wanted.memory_mib)
-        for _, matches in self.gpu_choices(rows, wanted):
-            found = found & matches
+        if wanted.models or wanted.ids or wanted.resource:
+            for _, matches in self.gpu_choices(rows, wanted):
+                found = found & matches
         return found
 
     def gpu_choices(self, rows: Integers, wanted: GpuRequest) -> list[tuple[str, Booleans]]:

@@ -13,7 +13,7 @@ from bench.reference import in_loops
 from bench.rig import EIGHT, GPU
 from bench.row import Measure, Row
 from gpuplane.node.core.reports.news import READY_TO_TAKE_OVER_TEXT
-from gpuplane.sandbox.agent import PROGRAM, Agent
+from gpuplane.sandbox.agent import AGENT_PROGRAM, Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.succession import amid, come_and_go, replace
 from tests import next_version
@@ -28,7 +28,7 @@ class Node:
         self.root, self.kubelet = root, Kubelet(root / "k")
         (root / "config.yaml").write_text("version: v1\n")
 
-    def agent(self, program: Sequence[str] = PROGRAM) -> Agent:
+    def agent(self, program: Sequence[str] = AGENT_PROGRAM) -> Agent:
         """Another agent, with the state directory of all."""
         return Agent(
             "--machine", EIGHT, "--config", self.root / "config.yaml", "--kubelet-root", self.root / "k",
@@ -45,7 +45,9 @@ async def replaced() -> list[Row]:
             await old.start()
             await kubelet.until_capacity(GPU, 8, 8, deadline=30)
             async with come_and_go(kubelet, GPU) as refusals:
-                for _, program in zip(range(TIMES), itertools.cycle((next_version.PROGRAM, PROGRAM)), strict=False):
+                for _, program in zip(
+                    range(TIMES), itertools.cycle((next_version.PROGRAM, AGENT_PROGRAM)), strict=False
+                ):
                     new = node.agent(program)
                     gaps += [gap.ended_at - gap.started_at for gap in await replace(kubelet, old, new)]
                     old = new

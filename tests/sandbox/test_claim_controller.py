@@ -9,7 +9,7 @@ import pytest
 
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
-from gpuplane.sandbox.claimcontroller import FINALIZER, run_claim_controller, settle_claims
+from gpuplane.sandbox.claimcontroller import DELETE_PROTECTION_FINALIZER, run_claim_controller, settle_claims
 
 Json = dict[str, Any]
 GROUP = "/apis/resource.k8s.io/v1"
@@ -47,7 +47,7 @@ def claims(server: ApiServer) -> list[Json]:
 def allocate(server: ApiServer, claim: Json, *pods: Json) -> None:
     """As the scheduler does: finalizer, allocation, reservation."""
     reserved = [{"resource": "pods", "name": each["metadata"]["name"], "uid": each["metadata"]["uid"]} for each in pods]
-    metadata = {**claim["metadata"], "finalizers": [FINALIZER]}
+    metadata = {**claim["metadata"], "finalizers": [DELETE_PROTECTION_FINALIZER]}
     status = {"allocation": {"devices": {"results": [RESULT]}}, "reservedFor": reserved}
     server.put(f"{SPACE}/resourceclaims/{metadata['name']}", {**claim, "metadata": metadata, "status": status})
 

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import Self
 
-from gpuplane.sandbox.changes import PATIENCE, Changes
+from gpuplane.sandbox.changes import DEFAULT_TIMEOUT_SECONDS, Changes
 
-LONGEST = 1 << 20  # bytes of a log line
-TOLD = 40  # lines of the log that an error is shown with
-PROGRAM = ("-m", "gpuplane")
+MAX_LOG_LINE_BYTES = 1 << 20  # bytes of a log line
+LOG_LINES_OF_ERROR = 40  # lines of the log that an error is shown with
+AGENT_PROGRAM = ("-m", "gpuplane")
 
 
 class Agent:
@@ -20,7 +20,7 @@ class Agent:
     """
 
     def __init__(
-        self, *arguments: object, environment: dict[str, str] | None = None, program: Sequence[str] = PROGRAM
+        self, *arguments: object, environment: dict[str, str] | None = None, program: Sequence[str] = AGENT_PROGRAM
     ) -> None:
         self.arguments = [str(each) for each in arguments]
         self.program = program
@@ -34,7 +34,9 @@ class Agent:
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is not None:
-            error.add_note("\n".join([f"the log of process {self.process.pid} ends with:", *self.log[-TOLD:]]))
+            error.add_note(
+                "\n".join([f"the log of process {self.process.pid} ends with:", *self.log[-LOG_LINES_OF_ERROR:]])
+            )
         if isinstance(error, asyncio.CancelledError):
             await self.kill()
         elif self.process.returncode is None:
@@ -50,12 +52,12 @@ class Agent:
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for whoever started us
-            limit=LONGEST,
+            limit=MAX_LOG_LINE_BYTES,
             env={**os.environ, **self.environment},
         )
         self._reader = asyncio.create_task(self._read())
 
-    async def stop(self, deadline: float = PATIENCE) -> int:
+    async def stop(self, deadline: float = DEFAULT_TIMEOUT_SECONDS) -> int:
         """Ask it to stop; its exit status. One that does not stop is killed, and TimeoutError raised."""
         if self.process.returncode is None:
             self.process.terminate()
@@ -72,7 +74,7 @@ class Agent:
             self.process.kill()
         await self._ended()
 
-    async def until_says(self, *words: str, deadline: float = PATIENCE) -> str:
+    async def until_says(self, *words: str, deadline: float = DEFAULT_TIMEOUT_SECONDS) -> str:
         """The first log line that contains all these words. Raises TimeoutError with the whole log."""
 
         def found() -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 R = TypeVar("R")
-PATIENCE = 60.0
+DEFAULT_TIMEOUT_SECONDS = 60.0
 """Seconds after which what one waits for is taken to come no more; a busy machine may need most of them."""
 
 
@@ -24,7 +24,7 @@ class Changes:
         """The next change."""
         await self._event.wait()
 
-    async def until(self, ready: Callable[[], R], deadline: float = PATIENCE) -> R:
+    async def until(self, ready: Callable[[], R], deadline: float = DEFAULT_TIMEOUT_SECONDS) -> R:
         """What `ready` returns once that is true. Raises TimeoutError after so many seconds."""
         async with asyncio.timeout(deadline):
             while not (found := ready()):

@@ -20,10 +20,10 @@ from gpuplane.sandbox.apiserver.server import ApiServer
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 """The annotation of a claim that says which claim of its pod it is."""
-FINALIZER = "resource.kubernetes.io/delete-protection"
+DELETE_PROTECTION_FINALIZER = "resource.kubernetes.io/delete-protection"
 """The scheduler sets it before it allocates a claim."""
-GROUP = "/apis/resource.k8s.io/v1"
-PODS, CLAIMS = parse_path("/api/v1/pods"), parse_path(f"{GROUP}/resourceclaims")
+GROUP_PATH = "/apis/resource.k8s.io/v1"
+PODS_PATH, CLAIMS_PATH = parse_path("/api/v1/pods"), parse_path(f"{GROUP_PATH}/resourceclaims")
 
 
 def run_claim_controller(server: ApiServer) -> AbstractAsyncContextManager[None]:
@@ -40,10 +40,10 @@ def settle_claims(server: ApiServer) -> bool:
 
 
 def _settle_once(server: ApiServer) -> bool:
-    pods = list(server.objects.list(PODS))
+    pods = list(server.objects.list(PODS_PATH))
     made = [_make_claims(server, pod) for pod in pods if not _is_done(pod)]
     by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
-    return any([*made, *(_settle_claim(server, claim, by_uid) for claim in list(server.objects.list(CLAIMS)))])
+    return any([*made, *(_settle_claim(server, claim, by_uid) for claim in list(server.objects.list(CLAIMS_PATH)))])
 
 
 def _make_claims(server: ApiServer, pod: Json) -> bool:
@@ -60,10 +60,10 @@ def _make_claims(server: ApiServer, pod: Json) -> bool:
 def _claim_for(server: ApiServer, pod: Json, wanted: Json) -> str | None:
     """The name of a pod's claim, which is made where it is not there; None where it cannot be made."""
     namespace, name, uid = (pod["metadata"][key] for key in ("namespace", "name", "uid"))
-    for each in server.objects.list(msgspec.structs.replace(CLAIMS, namespace=namespace)):
+    for each in server.objects.list(msgspec.structs.replace(CLAIMS_PATH, namespace=namespace)):
         if (_owner(each), each["metadata"].get("annotations", {}).get(POD_CLAIM_NAME)) == (uid, wanted["name"]):
             return str(each["metadata"]["name"])
-    space = f"{GROUP}/namespaces/{namespace}"
+    space = f"{GROUP_PATH}/namespaces/{namespace}"
     path = parse_path(f"{space}/resourceclaimtemplates/{wanted['resourceClaimTemplateName']}")
     if not server.objects.has(path):
         return None
@@ -86,13 +86,13 @@ def _claim_for(server: ApiServer, pod: Json, wanted: Json) -> str | None:
 def _settle_claim(server: ApiServer, claim: Json, pods: dict[str, Json]) -> bool:
     """End what has ended of a claim; whether there was something."""
     metadata, status = claim["metadata"], claim.get("status") or {}
-    path = _place(claim, GROUP, "resourceclaims")
+    path = _place(claim, GROUP_PATH, "resourceclaims")
     reserved = status.get("reservedFor") or []
     kept = [each for each in reserved if each["resource"] != "pods" or not _has_ended(pods.get(each["uid"]))]
     ended, marked = len(kept) < len(reserved), bool(metadata.get("deletionTimestamp"))
-    if not kept and FINALIZER in metadata.get("finalizers", ()) and (ended or marked):
+    if not kept and DELETE_PROTECTION_FINALIZER in metadata.get("finalizers", ()) and (ended or marked):
         _ask(server, "PATCH", f"{path}/status", {"status": {"reservedFor": None, "allocation": None}})
-        left = [each for each in metadata["finalizers"] if each != FINALIZER]
+        left = [each for each in metadata["finalizers"] if each != DELETE_PROTECTION_FINALIZER]
         _ask(server, "PATCH", path, {"metadata": {"finalizers": left or None}})
     elif ended:
         _ask(server, "PATCH", f"{path}/status", {"status": {"reservedFor": kept or None}})

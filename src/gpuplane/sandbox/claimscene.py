@@ -16,12 +16,12 @@ from gpuplane.sandbox.kubelet.dra.apisource import ApiClaims
 from gpuplane.sandbox.scheduler.cel import MissingLibrary, check_library
 from gpuplane.sandbox.scheduler.scheduler import run_scheduler
 
-DRIVER, GPU, NODE = "gpu.nvidia.com", "nvidia.com/gpu", "demo"
-GROUP = "/apis/resource.k8s.io/v1"
-SLICES = f"{GROUP}/resourceslices"
-CLAIMS, PODS = f"{GROUP}/namespaces/default/resourceclaims", "/api/v1/namespaces/default/pods"
+DRIVER, GPU, NODE_NAME = "gpu.nvidia.com", "nvidia.com/gpu", "demo"
+GROUP_PATH = "/apis/resource.k8s.io/v1"
+SLICES_PATH = f"{GROUP_PATH}/resourceslices"
+CLAIMS_PATH, PODS_PATH = f"{GROUP_PATH}/namespaces/default/resourceclaims", "/api/v1/namespaces/default/pods"
 
-CLASS: Json = {
+DEVICE_CLASS: Json = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
     "metadata": {"name": DRIVER},
@@ -31,13 +31,13 @@ CLASS: Json = {
         ]
     },
 }
-TEMPLATE: Json = {
+CLAIM_TEMPLATE: Json = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "ResourceClaimTemplate",
     "metadata": {"name": "one-gpu", "namespace": "default"},
     "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": DRIVER}}]}}},
 }
-POD: Json = {
+POD_OBJECT: Json = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "train", "namespace": "default"},
@@ -60,21 +60,21 @@ async def play(root: Path, machine: Path, count: int) -> Mapping[str, str]:
         ApiServer() as server,
         run_claim_controller(server),
         run_scheduler(server),
-        ApiClaims(server.url, NODE, server.token) as claims,
+        ApiClaims(server.url, NODE_NAME, server.token) as claims,
     ):
         (root / "kubeconfig").write_text(server.kubeconfig())
-        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
-        server.put(f"/api/v1/nodes/{NODE}", node)
+        node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE_NAME}}
+        server.put(f"/api/v1/nodes/{NODE_NAME}", node)
         agent = Agent(
             "--machine", machine, "--config", root / "config.yaml", "--kubelet-root", root / "k", "--state-dir",
-            root / "s", "--cdi-dir", root / "cdi", "--node-name", NODE, "--kubeconfig", root / "kubeconfig",
+            root / "s", "--cdi-dir", root / "cdi", "--node-name", NODE_NAME, "--kubeconfig", root / "kubeconfig",
         )  # fmt: skip
         async with Kubelet(root / "k", cdi_dirs=root / "cdi", claims=claims) as kubelet, agent:
             await kubelet.until_capacity(GPU, count, count)
             await server.until(lambda: _count_devices(server) == count)
-            await _put(server, f"{GROUP}/deviceclasses/{DRIVER}", CLASS)
-            await _put(server, f"{GROUP}/namespaces/default/resourceclaimtemplates/one-gpu", TEMPLATE)
-            await _put(server, f"{PODS}/train", POD)
+            await _put(server, f"{GROUP_PATH}/deviceclasses/{DRIVER}", DEVICE_CLASS)
+            await _put(server, f"{GROUP_PATH}/namespaces/default/resourceclaimtemplates/one-gpu", CLAIM_TEMPLATE)
+            await _put(server, f"{PODS_PATH}/train", POD_OBJECT)
             await server.until(lambda: bool(_pod(server)["spec"].get("nodeName")))
             claim = pod_from_object(_pod(server)).claims[0].claim
             [got] = _claim(server, claim)["status"]["allocation"]["devices"]["results"]
@@ -85,13 +85,13 @@ async def play(root: Path, machine: Path, count: int) -> Mapping[str, str]:
             await kubelet.until_capacity(GPU, count, count - 1)
             await server.until(lambda: _ready(server, claim))
             await kubelet.end("default/train")
-            await _put(server, f"{PODS}/train", None)
-            await server.until(lambda: not server.objects.has(parse_path(f"{CLAIMS}/{claim}")))
+            await _put(server, f"{PODS_PATH}/train", None)
+            await server.until(lambda: not server.objects.has(parse_path(f"{CLAIMS_PATH}/{claim}")))
             await kubelet.until_capacity(GPU, count, count)
     return {
         "the node publishes": f"{count} devices of {DRIVER}, each in a pool of its own",
         "a pod names a claim": f"{claim}, made of a template",
-        "the scheduler allocates": f"{got['pool']} to it, and binds the pod to {NODE}",
+        "the scheduler allocates": f"{got['pool']} to it, and binds the pod to {NODE_NAME}",
         "the container gets": ", ".join(path for path in paths if path[-1:].isdigit()),
         "meanwhile": f"{GPU}: {count}, allocatable {count - 1}; the claim's status says Ready",
         "and when the pod is gone": f"no claim, and {GPU}: {count}",
@@ -107,15 +107,15 @@ async def _put(server: ApiServer, path: str, new: Json | None) -> None:
 
 def _count_devices(server: ApiServer) -> int:
     """How many devices are published."""
-    return sum(len(each["spec"].get("devices") or ()) for each in server.objects.list(parse_path(SLICES)))
+    return sum(len(each["spec"].get("devices") or ()) for each in server.objects.list(parse_path(SLICES_PATH)))
 
 
 def _pod(server: ApiServer) -> Json:
-    return server.objects.get(parse_path(f"{PODS}/train"))
+    return server.objects.get(parse_path(f"{PODS_PATH}/train"))
 
 
 def _claim(server: ApiServer, name: str) -> Json:
-    return server.objects.get(parse_path(f"{CLAIMS}/{name}"))
+    return server.objects.get(parse_path(f"{CLAIMS_PATH}/{name}"))
 
 
 def _ready(server: ApiServer, claim: str) -> bool:

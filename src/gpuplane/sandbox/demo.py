@@ -30,7 +30,7 @@ class Scene(msgspec.Struct, frozen=True):
     data: Mapping[str, Any] = {}
 
 
-SMALLEST = 4096
+MIN_MIB = 4096
 """MiB of a GPU of which the demo gives parts to several pods."""
 
 
@@ -49,10 +49,10 @@ class Demo:
         self.scratch = Scratch()
         too_few = f"{name} has {self.count} whole GPUs, and the demo needs two; try --profile dgx-a100"
         check(self.count >= 2, too_few.replace("1 whole GPUs", "1 whole GPU"))
-        small = [f"{gpu.uuid} with {gpu.memory_mib} MiB" for gpu in self.offered if gpu.memory_mib < SMALLEST]
+        small = [f"{gpu.uuid} with {gpu.memory_mib} MiB" for gpu in self.offered if gpu.memory_mib < MIN_MIB]
         check(
             not small,
-            (f"{name} has {join_first_names(small, 3)} of memory, but the demo needs GPUs with {SMALLEST} MiB or more"),
+            (f"{name} has {join_first_names(small, 3)} of memory, but the demo needs GPUs with {MIN_MIB} MiB or more"),
         )
 
     async def scenes(self) -> AsyncIterator[Scene]:

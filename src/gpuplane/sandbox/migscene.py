@@ -15,7 +15,7 @@ from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet, pod
 
-GPU, NODE = "nvidia.com/gpu", "/api/v1/nodes/demo"
+GPU, NODE_PATH = "nvidia.com/gpu", "/api/v1/nodes/demo"
 
 
 class PartitionedGpu(msgspec.Struct, frozen=True):
@@ -86,12 +86,12 @@ async def play(root: Path, machine: Path, gpu: PartitionedGpu, whole: int) -> Ma
 def _label(server: ApiServer, name: str) -> None:
     metadata = {"name": "demo", "labels": {"nvidia.com/mig.config": name}}
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
-    path = parse_path(NODE)
+    path = parse_path(NODE_PATH)
     status = server.objects.get(path).get("status") if server.objects.has(path) else None
-    server.put(NODE, {**node, "status": status} if status else node)
+    server.put(NODE_PATH, {**node, "status": status} if status else node)
 
 
 def _condition(server: ApiServer) -> str:
     """What the Node's condition about its MIG layout says; "" where there is none."""
-    conditions = server.objects.get(parse_path(NODE)).get("status", {}).get("conditions", ())
+    conditions = server.objects.get(parse_path(NODE_PATH)).get("status", {}).get("conditions", ())
     return next((each["message"] for each in conditions if each["type"] == "gpuplane.io/MIGReady"), "")

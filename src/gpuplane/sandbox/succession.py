@@ -13,7 +13,7 @@ from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from gpuplane.sandbox.kubelet.manager import PluginGap
 
-EDGE = 0.1
+STREAM_END_SECONDS = 0.1
 """Seconds before a gap in which a call to an agent that was killed may fail: the end of its stream is seen later."""
 
 
@@ -70,4 +70,4 @@ async def come_and_go(kubelet: Kubelet, resource: str, count: int = 2) -> AsyncI
 
 def amid(refusal: Refusal, gaps: Iterable[PluginGap]) -> bool:
     """Whether a pod came while there was no plugin."""
-    return any(refusal.began <= gap.ended_at and refusal.ended >= gap.started_at - EDGE for gap in gaps)
+    return any(refusal.began <= gap.ended_at and refusal.ended >= gap.started_at - STREAM_END_SECONDS for gap in gaps)

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from gpuplane.node.core.ledger import FORMAT_VERSION
-from gpuplane.sandbox.agent import PROGRAM, Agent
+from gpuplane.sandbox.agent import AGENT_PROGRAM, Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.manager import PluginGap
 from gpuplane.sandbox.succession import Refusal, amid, come_and_go, replace
@@ -20,7 +20,7 @@ from tests.node.agent.test_process import GPU, gpuplane
 
 GPUS = 8
 MACHINE = "gpus:\n" + "".join(f"- {{index: {i}, uuid: GPU-{i}, model: NVIDIA A100}}\n" for i in range(GPUS))
-VERSIONS = (PROGRAM, next_version.PROGRAM)
+VERSIONS = (AGENT_PROGRAM, next_version.PROGRAM)
 
 
 class History:

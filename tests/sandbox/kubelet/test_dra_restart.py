@@ -16,7 +16,7 @@ from .recorded import CALLS, CHECKPOINTS
 from .site import NEVER, TIMES, Site, cdi, dra_node, pod
 from .toyplugin import DRIVER
 
-STATE = checkpoint.NAME
+STATE = checkpoint.CHECKPOINT_FILE_NAME
 SLOWLY = msgspec.structs.replace(TIMES, pod_sync=NEVER, first_sync=0.3, end_retry=0.2)
 
 

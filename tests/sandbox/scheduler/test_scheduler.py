@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
-from gpuplane.sandbox.claimcontroller import FINALIZER, run_claim_controller, settle_claims
+from gpuplane.sandbox.claimcontroller import DELETE_PROTECTION_FINALIZER, run_claim_controller, settle_claims
 from gpuplane.sandbox.scheduler.scheduler import run_scheduler, schedule_pods
 
 Json = dict[str, Any]
@@ -62,7 +62,7 @@ async def test_a_claim_is_allocated_and_reserved_before_its_pod_is_bound(server:
     [result] = claim["status"]["allocation"]["devices"]["results"]
     assert (result["pool"], result["device"], result["request"]) == ("a", "gpu-0", "gpu")
     assert claim["status"]["reservedFor"] == [{"resource": "pods", "name": "p", "uid": made["metadata"]["uid"]}]
-    assert claim["metadata"]["finalizers"] == [FINALIZER]
+    assert claim["metadata"]["finalizers"] == [DELETE_PROTECTION_FINALIZER]
     assert bound["spec"]["nodeName"] == "a"
     assert condition(server) == {"type": "PodScheduled", "status": "True"}
     assert int(claim["metadata"]["resourceVersion"]) < int(bound["metadata"]["resourceVersion"])

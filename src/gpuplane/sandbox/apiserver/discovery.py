@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from gpuplane.sandbox.apiserver.gates import NEWEST
+from gpuplane.sandbox.apiserver.gates import NEWEST_RELEASE
 from gpuplane.sandbox.apiserver.kinds import Kind
 from gpuplane.sandbox.apiserver.objects import Json
 
@@ -34,7 +34,7 @@ def _resources(kind: Kind) -> Iterator[Json]:
 
 
 def _version(emulates: str) -> Json:
-    (major, minor), (_, emulated) = NEWEST.split("."), emulates.split(".")
+    (major, minor), (_, emulated) = NEWEST_RELEASE.split("."), emulates.split(".")
     return {
         "major": major,
         "minor": minor,
@@ -42,7 +42,7 @@ def _version(emulates: str) -> Json:
         "emulationMinor": emulated,
         "minCompatibilityMajor": major,
         "minCompatibilityMinor": str(int(emulated) - 1),
-        "gitVersion": f"v{NEWEST}.2",
+        "gitVersion": f"v{NEWEST_RELEASE}.2",
         "gitCommit": "",
         "gitTreeState": "",
         "buildDate": "1970-01-01T00:00:00Z",

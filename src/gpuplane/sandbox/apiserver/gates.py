@@ -5,7 +5,7 @@ Source: pkg/features/kube_features.go of each release; of 1.36 what `/metrics` o
 
 from collections.abc import Collection
 
-NEWEST = "1.36"
+NEWEST_RELEASE = "1.36"
 """The release that the API server is."""
 RELEASES = ("1.34", "1.35", "1.36")
 """The releases that it can emulate (kube-apiserver --emulated-version). It checks as the newest one all the same."""
@@ -24,7 +24,7 @@ ON_SINCE = {
 """Gate → the first release in which it is on by default; "" where it is off in all of them."""
 
 
-def gates_off(emulates: str = NEWEST, switched_off: Collection[str] = ()) -> frozenset[str]:
+def gates_off(emulates: str = NEWEST_RELEASE, switched_off: Collection[str] = ()) -> frozenset[str]:
     """The gates that are off. Raises ValueError for what is no release and no gate of these."""
     if emulates not in RELEASES:
         raise ValueError(f"{emulates} cannot be emulated; known are {', '.join(RELEASES)}")

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 Json = dict[str, Any]
-PATH = re.compile(
+OBJECT_PATH = re.compile(
     r"(?P<prefix>/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]+))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?"
 )
@@ -88,7 +88,7 @@ def details_of(path: ResourcePath) -> Json:
 
 def parse_path(path: str) -> ResourcePath:
     """Where a path points. Raises Refusal."""
-    found = PATH.fullmatch(path)
+    found = OBJECT_PATH.fullmatch(path)
     if found is None:
         raise StatusError(404, "NotFound", "the server could not find the requested resource")
     return ResourcePath(**{key: value or "" for key, value in found.groupdict().items()})

@@ -21,8 +21,8 @@ EXPIRED_TEXT = (
     "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
     "deleted between the time the first chunk was returned and now may show up in the list."
 )
-NEWEST = -1
-VERSION = "meta.k8s.io/v1"
+NEWEST_VERSION = -1
+CONTINUE_VERSION = "meta.k8s.io/v1"
 
 
 class Page(NamedTuple):
@@ -49,13 +49,13 @@ def page(objects: Objects, path: ResourcePath, query: Mapping[str, str], chosen:
     if query.get("resourceVersion") == "0":
         limit = 0  # answered by the watch cache, which makes no pages
     try:
-        found = objects.list_at(path, objects.version if version == NEWEST else version)
+        found = objects.list_at(path, objects.version if version == NEWEST_VERSION else version)
     except StatusError as error:
-        more = {"continue": _encode_token(NEWEST, start)} if token else {}
+        more = {"continue": _encode_token(NEWEST_VERSION, start)} if token else {}
         text = EXPIRED_TEXT if token else "The resourceVersion for the provided list is too old."
         raise StatusError(410, "Expired", text, metadata=more) from error
     rest = [each for each in found if chosen(each) and _key(path, each) >= f"/{start.removeprefix('/')}"]
-    metadata: Json = {"resourceVersion": str(objects.version if version == NEWEST else version)}
+    metadata: Json = {"resourceVersion": str(objects.version if version == NEWEST_VERSION else version)}
     if limit and len(rest) > limit:
         metadata["continue"] = _encode_token(int(metadata["resourceVersion"]), f"{_key(path, rest[limit - 1])}\0")
         if not (query.get("fieldSelector") or query.get("labelSelector")):
@@ -88,7 +88,7 @@ def _key(path: ResourcePath, found: Json) -> str:
 
 
 def _encode_token(version: int, start: str) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(_Token(VERSION, version, start))).decode().rstrip("=")
+    return base64.urlsafe_b64encode(msgspec.json.encode(_Token(CONTINUE_VERSION, version, start))).decode().rstrip("=")
 
 
 def _parse_token(text: str) -> tuple[int, str]:
@@ -97,7 +97,7 @@ def _parse_token(text: str) -> tuple[int, str]:
         if not re.fullmatch("[A-Za-z0-9_-]+", text):
             raise ValueError("illegal base64 data")
         token = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
-        if token.v != VERSION:
+        if token.v != CONTINUE_VERSION:
             raise ValueError(f"server does not recognize this encoded version {token.v}")
         if token.rv == 0 or not token.start:
             raise ValueError("incorrect encoded start resourceVersion, or start key empty")
@@ -105,4 +105,4 @@ def _parse_token(text: str) -> tuple[int, str]:
             raise ValueError(token.start)
     except (ValueError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
         raise StatusError(400, "BadRequest", f"invalid continue token: continue key is not valid: {error}") from None
-    return max(token.rv, NEWEST), token.start
+    return max(token.rv, NEWEST_VERSION), token.start

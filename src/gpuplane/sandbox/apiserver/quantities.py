@@ -12,7 +12,7 @@ PARTS = re.compile(r"(?P<sign>[+-]?)(?P<whole>\d*)(?P<point>\.?)(?P<part>\d*)(?P
 EXPONENT = re.compile(r"[eE]([-+]?\d+)")
 DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
-NANO = -9
+SMALLEST_EXPONENT = -9
 """The finest decimal place (a power of ten). What is finer is rounded up."""
 
 
@@ -43,7 +43,7 @@ def parse_quantity(sent: Any) -> Quantity:
     else:
         power = int(exponent[1]) if exponent else DECIMAL[suffix]
         value = mantissa * Fraction(10) ** (power - len(parts["part"]))
-        fits = mantissa % 1000 != 0 and power % 3 == 0 and power >= NANO
+        fits = mantissa % 1000 != 0 and power % 3 == 0 and power >= SMALLEST_EXPONENT
     if not parts["part"] and (fits or text == "0"):
         return Quantity(value, text)
     value = _round_up(value)
@@ -57,9 +57,9 @@ def _spell_json(sent: Any) -> str:
 
 
 def _round_up(value: Fraction) -> Fraction:
-    scaled = value * 10**-NANO
+    scaled = value * 10**-SMALLEST_EXPONENT
     away = -(-scaled.numerator // scaled.denominator) if scaled > 0 else scaled.numerator // scaled.denominator
-    return Fraction(away, 10**-NANO)
+    return Fraction(away, 10**-SMALLEST_EXPONENT)
 
 
 def _spell(value: Fraction, *, binary: bool, exponent: bool) -> str:

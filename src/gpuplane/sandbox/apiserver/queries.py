@@ -21,7 +21,7 @@ ALLOWED = {
     "propagationPolicy": ("Foreground", "Background", "Orphan"),
 }
 LONGEST_MANAGER = 128
-APPLY = "application/apply-patch+yaml"
+APPLY_PATCH = "application/apply-patch+yaml"
 INT64, UINT64 = range(-(1 << 63), 1 << 63), range(1 << 64)
 
 
@@ -110,7 +110,7 @@ def _check_watch(query: Query) -> Errors:
 
 def _check_write(request: Request, options: str) -> Errors:
     query, manager = request.query, request.query.get("fieldManager", "")
-    apply = content_type(request) == APPLY
+    apply = content_type(request) == APPLY_PATCH
     if options == "PatchOptions" and apply and not manager:
         yield required("fieldManager", "is required for apply patch")
     if options == "PatchOptions" and not apply and "force" in query:

@@ -21,7 +21,7 @@ from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, Stat
 from gpuplane.sandbox.apiserver.paging import check_reached, page
 from gpuplane.sandbox.apiserver.patches import MERGE_KEYS, json_patch, merge_patch
 from gpuplane.sandbox.apiserver.queries import (
-    APPLY,
+    APPLY_PATCH,
     LONGEST_MANAGER,
     check_query,
     content_type,
@@ -34,11 +34,11 @@ from gpuplane.sandbox.apiserver.selectors import matches, parse_fields, parse_la
 from gpuplane.sandbox.apiserver.shapes import DecodeError, format_time
 from gpuplane.sandbox.apiserver.watch import requested_form
 
-MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+MERGE_PATCH, STRATEGIC_MERGE_PATCH = "application/merge-patch+json", "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
-PATCH_MERGE_KEYS: dict[str, Mapping[str, str]] = {MERGE: {}, STRATEGIC: MERGE_KEYS}
+PATCH_MERGE_KEYS: dict[str, Mapping[str, str]] = {MERGE_PATCH: {}, STRATEGIC_MERGE_PATCH: MERGE_KEYS}
 """Content type → by which fields lists are merged."""
-BODIES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
+BODY_TYPES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
 CREATED = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 STATUS_APART = ("nodes", "pods")
 """Whose status a write of the object does not change, of the kinds in no table."""
@@ -92,7 +92,7 @@ class Registry:
                 return self._bind(where, _body(where, request))
             case "POST":
                 return self._create(where, kind, request)
-            case "PATCH" if content_type(request) == APPLY:
+            case "PATCH" if content_type(request) == APPLY_PATCH:
                 return self._apply(where, kind, request)
             case "PUT" | "PATCH":
                 return self._change(where, kind, request)
@@ -355,9 +355,9 @@ def check_selectors(path: ResourcePath, query: Mapping[str, str]) -> None:
 def _body(path: ResourcePath, request: Request) -> Any:
     """What a client sent, decoded. Raises StatusError."""
     kind = content_type(request)
-    if request.method in ("POST", "PUT") and kind not in ("", *BODIES):
+    if request.method in ("POST", "PUT") and kind not in ("", *BODY_TYPES):
         text = "the body of the request was in an unknown format - accepted media types include: "
-        raise StatusError(415, "UnsupportedMediaType", text + ", ".join(BODIES))
+        raise StatusError(415, "UnsupportedMediaType", text + ", ".join(BODY_TYPES))
     if kind.endswith("yaml"):
         return _yaml(path, request)
     try:
@@ -398,8 +398,8 @@ def _unrecognized(path: ResourcePath, why: Exception) -> StatusError:
 def _check_accepted(request: Request) -> None:
     """Whether the client takes an answer that the server can give. Raises StatusError."""
     wanted = [each.partition(";")[0].strip() for each in request.headers.get("accept", "*/*").split(",")]
-    if not any(each in ("*/*", "application/*", *BODIES) for each in wanted):
-        known = ", ".join((*BODIES, *(f"{each};stream=watch" for each in BODIES[::2])))
+    if not any(each in ("*/*", "application/*", *BODY_TYPES) for each in wanted):
+        known = ", ".join((*BODY_TYPES, *(f"{each};stream=watch" for each in BODY_TYPES[::2])))
         text = f"406: Not Acceptable\n\nAvailable representations: {known}"
         raise StatusError(406, "NotAcceptable", text)
 

@@ -27,7 +27,7 @@ import msgspec
 
 from gpuplane.sandbox.apiserver.discovery import discover
 from gpuplane.sandbox.apiserver.fieldmanagers import Manager, update
-from gpuplane.sandbox.apiserver.gates import NEWEST, gates_off
+from gpuplane.sandbox.apiserver.gates import NEWEST_RELEASE, gates_off
 from gpuplane.sandbox.apiserver.http import (
     LARGEST_REQUEST,
     Request,
@@ -41,12 +41,12 @@ from gpuplane.sandbox.apiserver.queries import check_query, is_watch, number
 from gpuplane.sandbox.apiserver.registry import Registry, check_selectors
 from gpuplane.sandbox.apiserver.resourceapi import KINDS
 from gpuplane.sandbox.apiserver.watch import Watcher
-from gpuplane.sandbox.changes import PATIENCE
+from gpuplane.sandbox.changes import DEFAULT_TIMEOUT_SECONDS
 
 REASONS = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
 LONGEST_WATCH = 1800
 """Seconds of a watch whose client names none."""
-SOMEBODY = "somebody"
+DEFAULT_USER = "somebody"
 """The field manager of what a test puts here."""
 
 
@@ -81,7 +81,7 @@ class ApiServer:
         tls: ssl.SSLContext | None = None,
         port: int = 0,
         *,
-        emulates: str = NEWEST,
+        emulates: str = NEWEST_RELEASE,
         switched_off: Collection[str] = (),
     ) -> None:
         self.objects, self._emulates = Objects(), emulates
@@ -142,7 +142,7 @@ class ApiServer:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def put(self, path: str, new: Json | None, manager: str = SOMEBODY) -> Json | None:
+    def put(self, path: str, new: Json | None, manager: str = DEFAULT_USER) -> Json | None:
         """Make, change or (None) delete an object, with its status, as somebody else would; it is not checked."""
         where = parse_path(path)
         if new is not None:
@@ -166,7 +166,7 @@ class ApiServer:
         for watcher in self.watchers:
             watcher.queue_end(StatusError(410, "Expired", "too old resource version"))
 
-    async def until(self, ready: Callable[[], bool], deadline: float = PATIENCE) -> None:
+    async def until(self, ready: Callable[[], bool], deadline: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         """Wait until `ready()` holds, looked at again at every request and answer. Raises TimeoutError."""
         async with asyncio.timeout(deadline), self.changed:
             await self.changed.wait_for(ready)

@@ -15,7 +15,7 @@ from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.sandbox.kubelet.devices import AllocationKey, Devices, HeldDevices, ResourceState
 from gpuplane.sandbox.kubelet.topology import ids_by_numa_node, numa_nodes_by_id
 
-NAME = "kubelet_internal_checkpoint"
+CHECKPOINT_FILE_NAME = "kubelet_internal_checkpoint"
 
 
 class CorruptCheckpoint(Exception):

@@ -20,12 +20,12 @@ from gpuplane.sandbox.kubelet.server import Kubelet
 RUN_TIMEOUT = 5.0
 """Seconds that `run` waits for a plugin's answers; then the next words are read, and the outcome is said later."""
 
-GPU = "nvidia.com/gpu"
-COUNT = re.compile("0*[1-9][0-9]{0,8}")
+GPU_RESOURCE = "nvidia.com/gpu"
+DEVICE_COUNT = re.compile("0*[1-9][0-9]{0,8}")
 """How many devices a pod may ask for: far more than there are, and a number still."""
 
 COMMANDS = {
-    "run": ("NAME [RESOURCE=COUNT…]", f"admit a pod; without resources it asks for one {GPU}"),
+    "run": ("NAME [RESOURCE=COUNT…]", f"admit a pod; without resources it asks for one {GPU_RESOURCE}"),
     "crash": ("NAME", "end a pod's containers and create them again"),
     "end": ("NAME", "end a pod"),
     "show": ("NAME", "show everything that a pod's containers get"),
@@ -195,15 +195,15 @@ def parse_pod(words: list[str]) -> Pod:
     for word in words[1:]:
         resource, sign, count = word.partition("=")
         resource = resource if "/" in resource else f"nvidia.com/{resource}"
-        if not (sign and COUNT.fullmatch(count)):
+        if not (sign and DEVICE_COUNT.fullmatch(count)):
             raise CommandError(
                 f'"{clip(word)}" is not a resource request: write RESOURCE=COUNT with a count of 1 or more, '
-                f"like {GPU}=2"
+                f"like {GPU_RESOURCE}=2"
             )
         if resource in requests:
             raise CommandError(f"{resource} is requested twice: request it once")
         requests[resource] = int(count)
-    return Pod(name, (Container("main", requests or {GPU: 1}),), namespace=namespace)
+    return Pod(name, (Container("main", requests or {GPU_RESOURCE: 1}),), namespace=namespace)
 
 
 def _parse_key(word: str) -> str:

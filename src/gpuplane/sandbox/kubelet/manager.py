@@ -58,7 +58,7 @@ class DeviceManager:
         """After a start the registered resources are known, with no device until they register again."""
         self.endpoints.clear()
         try:
-            self.devices = checkpoint.decode(files.read(self.directory / checkpoint.NAME))
+            self.devices = checkpoint.decode(files.read(self.directory / checkpoint.CHECKPOINT_FILE_NAME))
         except (FileNotFoundError, checkpoint.CorruptCheckpoint):
             self.devices = Devices()
         for resource in self.devices.resources:
@@ -169,6 +169,6 @@ class DeviceManager:
         return shuffled(ids, self._random)
 
     def _write_checkpoint(self) -> None:
-        aside = self.directory / f".{checkpoint.NAME}"
+        aside = self.directory / f".{checkpoint.CHECKPOINT_FILE_NAME}"
         aside.write_bytes(checkpoint.encode(self.devices))
-        aside.replace(self.directory / checkpoint.NAME)
+        aside.replace(self.directory / checkpoint.CHECKPOINT_FILE_NAME)

@@ -23,7 +23,7 @@ from gpuplane.sandbox.kubelet.registration import Registration
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-RATE, BURST = 100.0, 10.0
+CALLS_PER_SECOND, CALL_BURST = 100.0, 10.0
 """Requests a second that are answered, and how many of them at once."""
 
 
@@ -34,7 +34,7 @@ class PodResources(PodResourcesListerServicer):
         self, manager: DeviceManager, dra: DraManager, registration: Registration, active: Callable[[], Collection[Pod]]
     ) -> None:
         self.manager, self.dra, self.registration, self._active = manager, dra, registration, active
-        self._tokens, self._refilled_at = BURST, manager.options.now()
+        self._tokens, self._refilled_at = CALL_BURST, manager.options.now()
 
     async def List(self, request: pb.ListPodResourcesRequest, context: Context) -> pb.ListPodResourcesResponse:
         await self._admit_request(context)
@@ -72,7 +72,10 @@ class PodResources(PodResourcesListerServicer):
         if not self.registration.failures.serves_pod_resources:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this kubelet does not list pod resources")
         now = self.manager.options.now()
-        self._tokens, self._refilled_at = min(BURST, self._tokens + (now - self._refilled_at) * RATE), now
+        self._tokens, self._refilled_at = (
+            min(CALL_BURST, self._tokens + (now - self._refilled_at) * CALLS_PER_SECOND),
+            now,
+        )
         if self._tokens < 1:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self._tokens -= 1

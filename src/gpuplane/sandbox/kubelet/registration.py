@@ -25,7 +25,7 @@ from gpuplane.sandbox.kubelet.manager import DeviceManager
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-VERSION = "v1beta1"
+DEVICE_PLUGIN_VERSION = "v1beta1"
 DIAL_TIMEOUT = 10.0
 """Seconds that kubelet tries to reach a plugin that registers."""
 
@@ -124,8 +124,8 @@ class Registration(RegistrationServicer):
 
 def registration_problem(request: pb.RegisterRequest) -> str:
     """Why kubelet refuses a registration at once; "" where it does not (plugin/v1beta1/server.go)."""
-    if request.version != VERSION:
-        supported = f'Supported version is ["{VERSION}"]'
+    if request.version != DEVICE_PLUGIN_VERSION:
+        supported = f'Supported version is ["{DEVICE_PLUGIN_VERSION}"]'
         return f'requested API version "{request.version}" is not supported by kubelet. {supported}'
     if not _is_extended_resource(request.resource_name):
         return f'the ResourceName "{request.resource_name}" is invalid'

@@ -29,8 +29,8 @@ from gpuplane.node.model.cdi import ContainerEdits, DeviceNode, Mount
 
 ANNOTATION_PREFIX = "cdi.k8s.io/"
 NODE_TYPES = {stat.S_IFBLK: "b", stat.S_IFCHR: "c", stat.S_IFIFO: "p"}
-FAILED = "failed to create containerd container: "
-INJECTION = f"{FAILED}CDI device injection failed: "
+CREATE_FAILED_TEXT = "failed to create containerd container: "
+INJECTION_FAILED_TEXT = f"{CREATE_FAILED_TEXT}CDI device injection failed: "
 
 
 class CreateContainerFailed(Exception):
@@ -57,7 +57,9 @@ def create_container(
         edits = resolve_devices(read_registry(cdi_dirs or ()), names)
         numbered = edits.but(device_nodes=tuple(map(_with_device_numbers, edits.device_nodes)))
     except UnresolvableDevices as error:
-        raise CreateContainerFailed(f"{INJECTION}unresolvable CDI devices {', '.join(error.reasons)}") from None
+        raise CreateContainerFailed(
+            f"{INJECTION_FAILED_TEXT}unresolvable CDI devices {', '.join(error.reasons)}"
+        ) from None
     return drop_overridden_edits(concatenate_edits((given, numbered)))
 
 
@@ -75,7 +77,7 @@ def _annotated_names(annotations: Mapping[str, str]) -> Iterator[str]:
         for name in value.split(",") if key.startswith(ANNOTATION_PREFIX) else ():
             if not is_qualified_name(name):
                 problem = f'failed to parse CDI device annotations: invalid CDI device name "{name}"'
-                raise CreateContainerFailed(f"{FAILED}{problem}")
+                raise CreateContainerFailed(f"{CREATE_FAILED_TEXT}{problem}")
             yield name
 
 
@@ -117,4 +119,4 @@ def _with_device_numbers(node: DeviceNode) -> DeviceNode:
 
 
 def _injection_error(problem: str) -> CreateContainerFailed:
-    return CreateContainerFailed(f"{INJECTION}failed to inject devices: {problem}")
+    return CreateContainerFailed(f"{INJECTION_FAILED_TEXT}failed to inject devices: {problem}")

@@ -17,7 +17,7 @@ import msgspec
 
 from gpuplane.node.kubelet.protocols.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
 from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import add_PodResourcesListerServicer_to_server
-from gpuplane.sandbox.changes import PATIENCE, Changes, to_the_end
+from gpuplane.sandbox.changes import DEFAULT_TIMEOUT_SECONDS, Changes, to_the_end
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices
 from gpuplane.sandbox.kubelet.dra.manager import DraManager, DraOptions
@@ -124,7 +124,7 @@ class Kubelet:
         for path in (plugins, resources):
             prepare_socket_path(path)
         for left in plugins.parent.iterdir():
-            if left.name != checkpoint.NAME and not left.is_dir():
+            if left.name != checkpoint.CHECKPOINT_FILE_NAME and not left.is_dir():
                 left.unlink(missing_ok=True)  # a plugin may take its own away meanwhile
         self.manager.load_checkpoint()
         self.dra.load_checkpoint()
@@ -255,11 +255,13 @@ class Kubelet:
 
     # waiting
 
-    async def until(self, ready: Callable[[], bool], deadline: float = PATIENCE) -> None:
+    async def until(self, ready: Callable[[], bool], deadline: float = DEFAULT_TIMEOUT_SECONDS) -> None:
         """Wait for something to become true of this kubelet. Raises TimeoutError."""
         await self.changes.until(ready, deadline)
 
-    async def until_capacity(self, resource: str, capacity: int, allocatable: int, deadline: float = PATIENCE) -> None:
+    async def until_capacity(
+        self, resource: str, capacity: int, allocatable: int, deadline: float = DEFAULT_TIMEOUT_SECONDS
+    ) -> None:
         """Wait until the device manager has these figures. Raises TimeoutError, which says what it has."""
         try:
             await self.until(lambda: self.capacity(resource) == (capacity, allocatable), deadline)

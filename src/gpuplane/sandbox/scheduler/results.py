@@ -12,7 +12,7 @@ from gpuplane.sandbox.scheduler.allocator import Pick
 from gpuplane.sandbox.scheduler.claims import Allocation, DeviceAllocation, ResourceClaim, Result
 from gpuplane.sandbox.scheduler.slices import Configuration, DeviceClass
 
-SHARES = UUID("f6a0e6ce-2f3c-4a3f-9d43-0d3e7c1b7a51")
+SHARE_ID_NAMESPACE = UUID("f6a0e6ce-2f3c-4a3f-9d43-0d3e7c1b7a51")
 """The name space of the UIDs of shares."""
 
 
@@ -36,7 +36,7 @@ def _make_result(pick: Pick, share: str) -> Result:
         tolerations=pick.wanted.request.tolerations,
         binding_conditions=pick.candidate.device.binding_conditions,
         binding_failure_conditions=pick.candidate.device.binding_failure_conditions,
-        share_id=str(uuid5(SHARES, share)) if pick.is_shared else None,
+        share_id=str(uuid5(SHARE_ID_NAMESPACE, share)) if pick.is_shared else None,
         consumed_capacity={name: each.text for name, each in pick.consumed.items()},
     )
 

@@ -16,15 +16,15 @@ from gpuplane.sandbox.apiserver.controllers import ask, run_controller
 from gpuplane.sandbox.apiserver.objects import Json, parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.apiserver.shapes import format_time
-from gpuplane.sandbox.claimcontroller import FINALIZER
+from gpuplane.sandbox.claimcontroller import DELETE_PROTECTION_FINALIZER
 from gpuplane.sandbox.scheduler.claims import Allocation, Consumer, ResourceClaim
 from gpuplane.sandbox.scheduler.objects import Kind, read, write
 from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, find_claims, is_ready_to_bind
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 
-NAME = "default-scheduler"
-GROUP = "/apis/resource.k8s.io/v1"
-REASONS = {"unschedulable": "Unschedulable", "failed": "SchedulerError"}
+SCHEDULER_NAME = "default-scheduler"
+GROUP_PATH = "/apis/resource.k8s.io/v1"
+REASON_BY_OUTCOME = {"unschedulable": "Unschedulable", "failed": "SchedulerError"}
 """Outcome → the reason of the condition PodScheduled."""
 
 
@@ -48,7 +48,7 @@ def _waiting_pods(server: ApiServer) -> list[Json]:
         if each["spec"].get("resourceClaims")
         and not each["spec"].get("nodeName")
         and not each["metadata"].get("deletionTimestamp")
-        and each["spec"].get("schedulerName", NAME) == NAME
+        and each["spec"].get("schedulerName", SCHEDULER_NAME) == SCHEDULER_NAME
         and (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
     ]
 
@@ -56,9 +56,9 @@ def _waiting_pods(server: ApiServer) -> list[Json]:
 def _schedule(server: ApiServer, pod: ApiPod, found: Json) -> bool:
     cluster = Cluster(
         _read_all(server, "/api/v1/nodes", ApiNode),
-        _read_all(server, f"{GROUP}/resourceslices", ResourceSlice),
-        _read_all(server, f"{GROUP}/deviceclasses", DeviceClass),
-        _read_all(server, f"{GROUP}/resourceclaims", ResourceClaim),
+        _read_all(server, f"{GROUP_PATH}/resourceslices", ResourceSlice),
+        _read_all(server, f"{GROUP_PATH}/deviceclasses", DeviceClass),
+        _read_all(server, f"{GROUP_PATH}/resourceclaims", ResourceClaim),
     )
     decision = decide(cluster, pod)
     if decision.outcome == "waiting":
@@ -81,10 +81,10 @@ def _reserve(
     consumer = Consumer("pods", pod.metadata.name, pod.metadata.uid)
     if allocation is None and any(each.uid == pod.metadata.uid for each in claim.status.reserved_for):
         return claim, False
-    path = f"{GROUP}/namespaces/{claim.metadata.namespace}/resourceclaims/{claim.metadata.name}"
+    path = f"{GROUP_PATH}/namespaces/{claim.metadata.namespace}/resourceclaims/{claim.metadata.name}"
     finalizers = claim.metadata.finalizers or []
-    if allocation is not None and FINALIZER not in finalizers:
-        _ask(server, "PATCH", path, {"metadata": {"finalizers": [*finalizers, FINALIZER]}})
+    if allocation is not None and DELETE_PROTECTION_FINALIZER not in finalizers:
+        _ask(server, "PATCH", path, {"metadata": {"finalizers": [*finalizers, DELETE_PROTECTION_FINALIZER]}})
     status: Json = {"reservedFor": [write(each) for each in (*claim.status.reserved_for, consumer)]}
     if allocation is not None:
         now = format_time(server.registry.now())
@@ -95,10 +95,10 @@ def _reserve(
 def _tell(server: ApiServer, pod: ApiPod, found: Json, decision: Decision) -> bool:
     """Say in the pod's status why it has no node, and drop the allocation that keeps it from all; whether it wrote."""
     conditions = (found.get("status") or {}).get("conditions") or []
-    reason = REASONS[decision.outcome]
+    reason = REASON_BY_OUTCOME[decision.outcome]
     told = [(each.get("reason"), each.get("message")) for each in conditions if each["type"] == "PodScheduled"]
     if decision.deallocate:
-        path = f"{GROUP}/namespaces/{pod.metadata.namespace}/resourceclaims/{decision.deallocate}/status"
+        path = f"{GROUP_PATH}/namespaces/{pod.metadata.namespace}/resourceclaims/{decision.deallocate}/status"
         _ask(server, "PATCH", path, {"status": {"allocation": None}})
     if told == [(reason, decision.message)]:
         return bool(decision.deallocate)

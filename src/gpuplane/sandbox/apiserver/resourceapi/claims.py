@@ -35,7 +35,7 @@ from gpuplane.sandbox.apiserver.resourceapi.rules import (
 )
 from gpuplane.sandbox.apiserver.resourceapi.types import SHAPES, VERSION
 
-MOST = 32
+MAX_ENTRIES = 32
 """Requests, constraints, configurations and results of a claim."""
 MOST_CONSUMERS, MOST_CONDITIONS, MOST_ADDRESSES = 256, 8, 16
 LONGEST_DATA = 10 << 10
@@ -101,7 +101,7 @@ def _check_devices(devices: Json, field: str) -> Errors:
     """What a claim asks for."""
     requests = _requests(devices)
     yield from check_items(
-        devices.get("requests"), f"{field}.requests", MOST, _check_request, lambda each: each["name"]
+        devices.get("requests"), f"{field}.requests", MAX_ENTRIES, _check_request, lambda each: each["name"]
     )
 
     def check_constraint(constraint: Json, at: str) -> Errors:
@@ -120,8 +120,8 @@ def _check_devices(devices: Json, field: str) -> Errors:
         yield from _check_references(config, at, requests)
         yield from check_configuration(config, at)
 
-    yield from check_items(devices.get("constraints"), f"{field}.constraints", MOST, check_constraint)
-    yield from check_items(devices.get("config"), f"{field}.config", MOST, check_config)
+    yield from check_items(devices.get("constraints"), f"{field}.constraints", MAX_ENTRIES, check_constraint)
+    yield from check_items(devices.get("config"), f"{field}.config", MAX_ENTRIES, check_config)
 
 
 def _requests(devices: Json) -> Requests:
@@ -168,7 +168,11 @@ def _check_exact_request(request: Json, field: str) -> Errors:
 
 def _check_references(found: Json, field: str, requests: Requests) -> Errors:
     yield from check_items(
-        found.get("requests"), f"{field}.requests", MOST, lambda each, at: _check_reference(each, at, requests), str
+        found.get("requests"),
+        f"{field}.requests",
+        MAX_ENTRIES,
+        lambda each, at: _check_reference(each, at, requests),
+        str,
     )
 
 
@@ -234,8 +238,8 @@ def _check_allocation(allocation: Json, field: str, requests: Requests) -> Error
         yield from check_configuration(config, at)
 
     devices = allocation["devices"]
-    yield from check_items(devices.get("results"), f"{field}.devices.results", MOST, check_result)
-    yield from check_items(devices.get("config"), f"{field}.devices.config", 2 * MOST, check_config)
+    yield from check_items(devices.get("results"), f"{field}.devices.results", MAX_ENTRIES, check_result)
+    yield from check_items(devices.get("config"), f"{field}.devices.config", 2 * MAX_ENTRIES, check_config)
     if allocation.get("nodeSelector") is not None:
         yield from check_node_selector(allocation["nodeSelector"], f"{field}.nodeSelector")
 

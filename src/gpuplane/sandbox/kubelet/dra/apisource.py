@@ -6,8 +6,8 @@ import httpx2
 
 from gpuplane.sandbox.kubelet.devices import KubeletError
 
-GROUP = "/apis/resource.k8s.io/v1"
-TIMEOUT = 10.0
+GROUP_PATH = "/apis/resource.k8s.io/v1"
+REQUEST_TIMEOUT_SECONDS = 10.0
 """Seconds that a request may take."""
 
 
@@ -18,7 +18,10 @@ class ApiClaims:
         self.node_name = node_name
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._client = httpx2.AsyncClient(
-            base_url=url, headers={"user-agent": "kubelet/sandbox", **headers}, timeout=TIMEOUT, trust_env=False
+            base_url=url,
+            headers={"user-agent": "kubelet/sandbox", **headers},
+            timeout=REQUEST_TIMEOUT_SECONDS,
+            trust_env=False,
         )
 
     async def __aenter__(self) -> "ApiClaims":
@@ -29,7 +32,7 @@ class ApiClaims:
 
     async def get_claim(self, namespace: str, name: str) -> dict[str, Any]:
         """Raises KubeletError."""
-        found = await self._ask("GET", f"{GROUP}/namespaces/{namespace}/resourceclaims/{name}")
+        found = await self._ask("GET", f"{GROUP_PATH}/namespaces/{namespace}/resourceclaims/{name}")
         if not isinstance(found, dict) or not isinstance(found.get("metadata"), dict):
             raise KubeletError("the API server did not answer with a claim")
         return found
@@ -37,7 +40,7 @@ class ApiClaims:
     async def delete_slices(self, driver: str) -> None:
         """Raises KubeletError."""
         selector = f"spec.nodeName={self.node_name}" + (f",spec.driver={driver}" if driver else "")
-        await self._ask("DELETE", f"{GROUP}/resourceslices", {"fieldSelector": selector})
+        await self._ask("DELETE", f"{GROUP_PATH}/resourceslices", {"fieldSelector": selector})
 
     async def _ask(self, method: str, path: str, params: dict[str, str] | None = None) -> Any:
         try:

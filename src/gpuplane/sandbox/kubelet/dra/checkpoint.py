@@ -14,8 +14,8 @@ import msgspec
 from gpuplane.base import files
 from gpuplane.sandbox.kubelet.dra.claims import ClaimBooks, ClaimInfo, PreparedDevice
 
-NAME = "dra_manager_state"
-KIND, VERSION = "DRACheckpoint", "checkpoint.dra.kubelet.k8s.io/v1"
+CHECKPOINT_FILE_NAME = "dra_manager_state"
+CHECKPOINT_KIND, CHECKPOINT_VERSION = "DRACheckpoint", "checkpoint.dra.kubelet.k8s.io/v1"
 
 
 class _Device(msgspec.Struct, rename="pascal"):
@@ -51,7 +51,9 @@ class _File(msgspec.Struct, rename="pascal"):
 
 def encode(books: ClaimBooks) -> bytes:
     """The file's bytes."""
-    data = msgspec.json.encode(_Data(KIND, VERSION, [_claim_entry(each) for each in books.claims.values()]))
+    data = msgspec.json.encode(
+        _Data(CHECKPOINT_KIND, CHECKPOINT_VERSION, [_claim_entry(each) for each in books.claims.values()])
+    )
     return msgspec.json.encode(_File(data.decode(), zlib.crc32(data)))
 
 

@@ -11,7 +11,7 @@ import msgspec
 from gpuplane.node.kubelet.protocols import drahealth_pb2 as pb
 
 LONGEST_MESSAGE = 1024
-STATES = {pb.HEALTHY: "Healthy", pb.UNHEALTHY: "Unhealthy"}
+STATE_BY_CODE = {pb.HEALTHY: "Healthy", pb.UNHEALTHY: "Unhealthy"}
 
 
 class DeviceHealth(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ class DeviceHealth(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-UNKNOWN = DeviceHealth("Unknown")
+UNKNOWN_HEALTH = DeviceHealth("Unknown")
 
 
 class _Entry(msgspec.Struct):
@@ -43,7 +43,7 @@ class HealthCache(msgspec.Struct):
         changed = {key for key, entry in told.items() if key not in known or not _is_same(known[key], entry)}
         for key, entry in known.items():
             if key not in told and entry.said.state != "Unknown" and now - entry.at > entry.lasts:
-                told[key] = _Entry(UNKNOWN, now, entry.lasts)
+                told[key] = _Entry(UNKNOWN_HEALTH, now, entry.lasts)
                 changed.add(key)
         known.update(told)
         return changed
@@ -55,12 +55,12 @@ class HealthCache(msgspec.Struct):
     def find(self, driver: str, pool: str, device: str, now: float) -> DeviceHealth:
         """What a pod's status says of a device."""
         entry = self.entries.get(driver, {}).get((pool, device))
-        return UNKNOWN if entry is None or now - entry.at > entry.lasts else entry.said
+        return UNKNOWN_HEALTH if entry is None or now - entry.at > entry.lasts else entry.said
 
 
 def _entry(told: pb.DeviceHealth, now: float, age: float) -> _Entry:
     message = told.message if len(told.message) <= LONGEST_MESSAGE else f"{told.message[: LONGEST_MESSAGE - 3]}..."
-    said = DeviceHealth(STATES.get(told.health, "Unknown"), message)
+    said = DeviceHealth(STATE_BY_CODE.get(told.health, "Unknown"), message)
     return _Entry(said, now, float(told.health_check_timeout_seconds) if told.health_check_timeout_seconds > 0 else age)
 
 

@@ -64,7 +64,7 @@ class DraManager:
 
     def load_checkpoint(self) -> None:
         """Read the claims back. Raises OSError for a file with which kubelet does not start."""
-        self.books = checkpoint.load(self.root / checkpoint.NAME)
+        self.books = checkpoint.load(self.root / checkpoint.CHECKPOINT_FILE_NAME)
 
     def start(self) -> None:
         """Delete the node's slices, look for plugins, and for claims of pods that are gone."""
@@ -230,10 +230,10 @@ class DraManager:
         return order
 
     def _write_checkpoint(self) -> None:
-        aside = self.root / f".{checkpoint.NAME}"
+        aside = self.root / f".{checkpoint.CHECKPOINT_FILE_NAME}"
         try:
             aside.write_bytes(checkpoint.encode(self.books))
-            aside.replace(self.root / checkpoint.NAME)
+            aside.replace(self.root / checkpoint.CHECKPOINT_FILE_NAME)
         except OSError as error:
             raise KubeletError(f"checkpoint ResourceClaim state: {error}") from None
 

@@ -23,8 +23,8 @@ from gpuplane.sandbox.kubelet.dra.plugins import DraPlugins
 from gpuplane.sandbox.kubelet.dra.times import DraTimes
 from gpuplane.sandbox.kubelet.endpoint import Call
 
-TYPE = "DRAPlugin"
-FAILED = "RegisterPlugin error -- "
+PLUGIN_TYPE = "DRAPlugin"
+REGISTER_FAILED_TEXT = "RegisterPlugin error -- "
 
 SocketIdentity = tuple[int, int, int]
 """Device, inode and time of a socket: another one at the same path differs in one of them."""
@@ -102,7 +102,7 @@ class PluginWatcher:
             try:
                 self._check(info, endpoint, path)
                 self._registered[path] = _Registered(identity, info.name, endpoint)
-                problem = f"{FAILED}plugin registration failed with err: "
+                problem = f"{REGISTER_FAILED_TEXT}plugin registration failed with err: "
                 self.plugins.add(info.name, endpoint, info.supported_versions)
             except KubeletError as refusal:
                 status = pb.RegistrationStatus(error=f"{problem}{refusal}")
@@ -121,9 +121,11 @@ class PluginWatcher:
 
     def _check(self, info: pb.PluginInfo, endpoint: Path, path: Path) -> None:
         """Raises KubeletError, which the plugin is told."""
-        if info.type != TYPE:
-            raise KubeletError(f"{FAILED}no handler registered for plugin type: {info.type} at socket {path}")
+        if info.type != PLUGIN_TYPE:
+            raise KubeletError(
+                f"{REGISTER_FAILED_TEXT}no handler registered for plugin type: {info.type} at socket {path}"
+            )
         try:
             self.plugins.check(info.name, endpoint, info.supported_versions)
         except KubeletError as refusal:
-            raise KubeletError(f"{FAILED}plugin validation failed with err: {refusal}") from None
+            raise KubeletError(f"{REGISTER_FAILED_TEXT}plugin validation failed with err: {refusal}") from None

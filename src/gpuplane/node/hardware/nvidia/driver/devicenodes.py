@@ -75,7 +75,7 @@ DRIVER_NAMES = tuple(dict.fromkeys(name for rule in NUMBER_RULES for name in rul
 def expected_node_stat(node: str, majors: Mapping[str, int]) -> DeviceNodeStat | None:
     """The numbers that a node has by its driver's rule; None where there is no rule, or the driver is not loaded.
 
-    `parse_major_numbers`: of the names in /proc/devices.
+    `majors`: those of the names in /proc/devices.
     """
     for rule in NUMBER_RULES:
         if match := rule.path.fullmatch(node):

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuplane.sandbox.apiserver.server import ApiServer
+from gpuplane.sandbox.claimscene import DRIVER, NODE_NAME, SLICES_PATH, count_gpus
+
 README = Path(__file__).parents[2] / "README.md"
 DEFAULT = "dgx-a100"
 PARTITIONED = "A label of the Node partitions a GPU around a pod"
@@ -69,6 +72,22 @@ async def test_it_plays_to_the_end(profile: str) -> None:
         printed += [f"{name}  {value}" for scene in scenes for name, value in scene["lines"].items()]
         assert len(shown_in_the_readme()) >= 5
         assert [line for line in shown_in_the_readme() if line not in printed] == []
+
+
+def test_the_claim_scene_waits_for_gpus_alone() -> None:
+    """A device that is no GPU is still there from an earlier scene, and the driver publishes it, too."""
+    server = ApiServer()
+    for name, kind in (("gpu-0", "gpu"), ("kvm", "device-node"), ("gpu-1", "gpu")):
+        spec = {
+            "driver": DRIVER,
+            "pool": {"name": f"demo/{name}", "generation": 1, "resourceSliceCount": 1},
+            "nodeName": NODE_NAME,
+            "devices": [{"name": name, "attributes": {"type": {"string": kind}}}],
+        }
+        found = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": name}, "spec": spec}
+        server.put(f"{SLICES_PATH}/{name}", found)
+
+    assert count_gpus(server) == 2
 
 
 async def test_without_the_drivers_files_nothing_is_given_by_cdi(tmp_path: Path) -> None:

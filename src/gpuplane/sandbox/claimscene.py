@@ -71,7 +71,7 @@ async def play(root: Path, machine: Path, count: int) -> Mapping[str, str]:
         )  # fmt: skip
         async with Kubelet(root / "k", cdi_dirs=root / "cdi", claims=claims) as kubelet, agent:
             await kubelet.until_capacity(GPU, count, count)
-            await server.until(lambda: _count_devices(server) == count)
+            await server.until(lambda: count_gpus(server) == count)
             await _put(server, f"{GROUP_PATH}/deviceclasses/{DRIVER}", DEVICE_CLASS)
             await _put(server, f"{GROUP_PATH}/namespaces/default/resourceclaimtemplates/one-gpu", CLAIM_TEMPLATE)
             await _put(server, f"{PODS_PATH}/train", POD_OBJECT)
@@ -89,7 +89,7 @@ async def play(root: Path, machine: Path, count: int) -> Mapping[str, str]:
             await server.until(lambda: not server.objects.has(parse_path(f"{CLAIMS_PATH}/{claim}")))
             await kubelet.until_capacity(GPU, count, count)
     return {
-        "the node publishes": f"{count} devices of {DRIVER}, each in a pool of its own",
+        "the node publishes": f"{count} GPUs as devices of {DRIVER}, each in a pool of its own",
         "a pod names a claim": f"{claim}, made of a template",
         "the scheduler allocates": f"{got['pool']} to it, and binds the pod to {NODE_NAME}",
         "the container gets": ", ".join(path for path in paths if path[-1:].isdigit()),
@@ -105,9 +105,10 @@ async def _put(server: ApiServer, path: str, new: Json | None) -> None:
         server.changed.notify_all()
 
 
-def _count_devices(server: ApiServer) -> int:
-    """How many devices are published."""
-    return sum(len(each["spec"].get("devices") or ()) for each in server.objects.list(parse_path(SLICES_PATH)))
+def count_gpus(server: ApiServer) -> int:
+    """How many GPUs are published. The machine may have devices of other types, in slices of the same driver."""
+    devices = (each for found in server.objects.list(parse_path(SLICES_PATH)) for each in found["spec"]["devices"])
+    return sum(device["attributes"]["type"] == {"string": "gpu"} for device in devices)
 
 
 def _pod(server: ApiServer) -> Json:

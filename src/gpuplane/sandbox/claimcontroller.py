@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from gpuplane.sandbox.apiserver.controllers import ask, run_controller
+from gpuplane.sandbox.apiserver.controllers import run_controller, send_as_client
 from gpuplane.sandbox.apiserver.objects import Json, StatusError, parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 
@@ -125,4 +125,4 @@ def _place(found: Json, prefix: str, plural: str) -> str:
 
 
 def _ask(server: ApiServer, method: str, path: str, body: Json | None = None) -> Json:
-    return ask(server, "kube-controller-manager", method, path, body)
+    return send_as_client(server, "kube-controller-manager", method, path, body)

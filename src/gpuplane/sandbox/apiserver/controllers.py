@@ -41,7 +41,7 @@ async def run_controller(server: ApiServer, settle: Callable[[ApiServer], bool])
             await task
 
 
-def ask(server: ApiServer, client: str, method: str, path: str, body: Any = None) -> Json:
+def send_as_client(server: ApiServer, client: str, method: str, path: str, body: Any = None) -> Json:
     """The body of the server's answer to a client; patches are merge patches. Raises StatusError."""
     content_type = MERGE_PATCH if method == "PATCH" else "application/json"
     headers = {"content-type": content_type, "user-agent": f"{client}/sandbox"}

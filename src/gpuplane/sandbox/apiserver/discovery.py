@@ -10,30 +10,30 @@ VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update
 STATUS_VERBS = ["get", "patch", "update"]
 
 
-def discover(path: str, kinds: Iterable[Kind], emulates: str) -> Json | None:
+def answer_discovery(path: str, kinds: Iterable[Kind], emulates: str) -> Json | None:
     """The answer to a request of this path; None where it asks for something else."""
     if path == "/version":
-        return _version(emulates)
+        return _version_info(emulates)
     known = [each for each in kinds if path in (f"/apis/{each.version}", f"/apis/{each.version.partition('/')[0]}")]
     if not known:
         return None
     version = known[0].version
     group, _, name = version.partition("/")
     if path == f"/apis/{version}":
-        resources = [each for kind in sorted(known, key=lambda each: each.plural) for each in _resources(kind)]
+        resources = [each for kind in sorted(known, key=lambda each: each.plural) for each in _list_api_resources(kind)]
         return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources}
     served = {"groupVersion": version, "version": name}
     return {"kind": "APIGroup", "apiVersion": "v1", "name": group, "versions": [served], "preferredVersion": served}
 
 
-def _resources(kind: Kind) -> Iterator[Json]:
+def _list_api_resources(kind: Kind) -> Iterator[Json]:
     head = {"namespaced": kind.namespaced, "kind": kind.name}
     yield {"name": kind.plural, "singularName": kind.name.lower(), **head, "verbs": VERBS}
     if kind.status_apart:
         yield {"name": f"{kind.plural}/status", "singularName": "", **head, "verbs": STATUS_VERBS}
 
 
-def _version(emulates: str) -> Json:
+def _version_info(emulates: str) -> Json:
     (major, minor), (_, emulated) = NEWEST_RELEASE.split("."), emulates.split(".")
     return {
         "major": major,

@@ -10,31 +10,31 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-SUBDOMAIN = rf"{LABEL}(\.{LABEL})*"
-QUALIFIED = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
-LABEL_VALUE = rf"({QUALIFIED})?"
-C_IDENTIFIER = r"[A-Za-z_][A-Za-z0-9_]*"
+LABEL_PATTERN = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+SUBDOMAIN_PATTERN = rf"{LABEL_PATTERN}(\.{LABEL_PATTERN})*"
+QUALIFIED_NAME_PATTERN = r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
+LABEL_VALUE_PATTERN = rf"({QUALIFIED_NAME_PATTERN})?"
+C_IDENTIFIER_PATTERN = r"[A-Za-z_][A-Za-z0-9_]*"
 LABEL_TEXT = (
     "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with "
-    f"an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{LABEL}')"
+    f"an alphanumeric character (e.g. 'my-name',  or '123-abc', regex used for validation is '{LABEL_PATTERN}')"
 )
 SUBDOMAIN_TEXT = (
     "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and "
-    f"end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{SUBDOMAIN}')"
+    f"end with an alphanumeric character (e.g. 'example.com', regex used for validation is '{SUBDOMAIN_PATTERN}')"
 )
-QUALIFIED_TEXT = (
+QUALIFIED_NAME_TEXT = (
     "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character "
-    f"(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{QUALIFIED}')"
+    f"(e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '{QUALIFIED_NAME_PATTERN}')"
 )
 LABEL_VALUE_TEXT = (
     "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
     "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
-    f"'({QUALIFIED})?')"
+    f"'({QUALIFIED_NAME_PATTERN})?')"
 )
 C_IDENTIFIER_TEXT = (
     "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters "
-    f"or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is '{C_IDENTIFIER}')"
+    f"or '_' (e.g. 'my_name',  or 'MY_NAME',  or 'MyName', regex used for validation is '{C_IDENTIFIER_PATTERN}')"
 )
 
 
@@ -56,7 +56,7 @@ class GoText(str):
 
 def invalid(field: str, value: Any, detail: str) -> FieldError:
     """A value that is not allowed."""
-    return FieldError("FieldValueInvalid", f"Invalid value: {_show(value)}: {detail}", field)
+    return FieldError("FieldValueInvalid", f"Invalid value: {_format_value(value)}: {detail}", field)
 
 
 def required(field: str, detail: str = "") -> FieldError:
@@ -66,7 +66,7 @@ def required(field: str, detail: str = "") -> FieldError:
 
 def duplicate(field: str, value: Any) -> FieldError:
     """A value that is there twice."""
-    return FieldError("FieldValueDuplicate", f"Duplicate value: {_show(value)}", field)
+    return FieldError("FieldValueDuplicate", f"Duplicate value: {_format_value(value)}", field)
 
 
 def forbidden(field: str, detail: str) -> FieldError:
@@ -76,8 +76,10 @@ def forbidden(field: str, detail: str) -> FieldError:
 
 def unsupported(field: str, value: str, allowed: Collection[str]) -> FieldError:
     """A value that is none of a few."""
-    names = ", ".join(_show(each) for each in sorted(allowed))
-    return FieldError("FieldValueNotSupported", f"Unsupported value: {_show(value)}: supported values: {names}", field)
+    names = ", ".join(_format_value(each) for each in sorted(allowed))
+    return FieldError(
+        "FieldValueNotSupported", f"Unsupported value: {_format_value(value)}: supported values: {names}", field
+    )
 
 
 def too_long(field: str, limit: int) -> FieldError:
@@ -94,8 +96,8 @@ def check_label(name: str, field: str) -> Errors:
     """A DNS label."""
     if len(name) > 63:
         yield invalid(field, name, "must be no more than 63 characters")
-    if not re.fullmatch(LABEL, name):
-        dots = re.fullmatch(SUBDOMAIN, name) is not None
+    if not re.fullmatch(LABEL_PATTERN, name):
+        dots = re.fullmatch(SUBDOMAIN_PATTERN, name) is not None
         yield invalid(field, name, "must not contain dots" if dots else LABEL_TEXT)
 
 
@@ -104,7 +106,7 @@ def check_subdomain(name: str, field: str, shown: str | None = None) -> Errors:
     shown = name if shown is None else shown
     if len(name) > 253:
         yield invalid(field, shown, "must be no more than 253 characters")
-    if not re.fullmatch(SUBDOMAIN, name):
+    if not re.fullmatch(SUBDOMAIN_PATTERN, name):
         yield invalid(field, shown, SUBDOMAIN_TEXT)
 
 
@@ -112,25 +114,27 @@ def check_label_key(key: str, field: str) -> Errors:
     """The key of a label, and what is built like one."""
     prefix, slash, name = key.rpartition("/")
     if prefix.count("/"):
-        yield invalid(field, key, f"a qualified name {QUALIFIED_TEXT} with an optional DNS subdomain prefix and '/'")
+        yield invalid(
+            field, key, f"a qualified name {QUALIFIED_NAME_TEXT} with an optional DNS subdomain prefix and '/'"
+        )
         return
     if slash and not prefix:
         yield invalid(field, key, "prefix part must be non-empty")
-    elif slash and (len(prefix) > 253 or not re.fullmatch(SUBDOMAIN, prefix)):
+    elif slash and (len(prefix) > 253 or not re.fullmatch(SUBDOMAIN_PATTERN, prefix)):
         yield invalid(field, key, f"prefix part {SUBDOMAIN_TEXT}")
     if not name:
         yield invalid(field, key, "name part must be non-empty")
     elif len(name) > 63:
         yield invalid(field, key, "name part must be no more than 63 bytes")
-    if not re.fullmatch(QUALIFIED, name):
-        yield invalid(field, key, f"name part {QUALIFIED_TEXT}")
+    if not re.fullmatch(QUALIFIED_NAME_PATTERN, name):
+        yield invalid(field, key, f"name part {QUALIFIED_NAME_TEXT}")
 
 
 def check_label_value(value: str, field: str) -> Errors:
     """The value of a label."""
     if len(value) > 63:
         yield invalid(field, value, "must be no more than 63 bytes")
-    if not re.fullmatch(LABEL_VALUE, value):
+    if not re.fullmatch(LABEL_VALUE_PATTERN, value):
         yield invalid(field, value, LABEL_VALUE_TEXT)
 
 
@@ -138,7 +142,7 @@ def check_c_identifier(name: str, field: str, limit: int) -> Errors:
     """An identifier of C with at most so many bytes."""
     if len(name.encode()) > limit:
         yield too_long(field, limit)
-    if not re.fullmatch(C_IDENTIFIER, name):
+    if not re.fullmatch(C_IDENTIFIER_PATTERN, name):
         yield invalid(field, name, C_IDENTIFIER_TEXT)
 
 
@@ -173,7 +177,7 @@ def check_items(
         seen.add(key(each))
 
 
-def _show(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, GoText):
         return str.__str__(value)
     return msgspec.json.encode(value).decode()

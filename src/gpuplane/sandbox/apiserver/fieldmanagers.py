@@ -19,12 +19,12 @@ import msgspec
 
 from gpuplane.sandbox.apiserver.objects import Json, StatusError
 
-ITEM = "k:"
+ITEM_KEY_PREFIX = "k:"
 """How the key of an item begins, in a list that comes as a map."""
 Field = tuple[str, ...]
 Fields = frozenset[Field]
 
-UNMANAGED: Fields = frozenset(
+UNMANAGED_FIELDS: Fields = frozenset(
     {("apiVersion",), ("kind",)}
     | {
         ("metadata", key)
@@ -49,23 +49,23 @@ class Manager(NamedTuple):
         return f'"{self.name}"{within}' + (f" using {self.version}" if self.operation == "Update" else "")
 
 
-def apply(live: Json | None, body: Json, manager: Manager, *, force: bool) -> Json:
+def apply_with_manager(live: Json | None, body: Json, manager: Manager, *, force: bool) -> Json:
     """What an apply makes of an object, of None a new one. Raises StatusError where others manage what it changes."""
     before = managers_of(live or {})
     applied = fields_of(body)
     changed = frozenset(each for each in applied if _value_at(live, each) != _value_at(body, each))
     taken = {other: changed & fields for other, fields in before.items() if other != manager}
     if not force and any(taken.values()):
-        raise _conflict({other: fields for other, fields in taken.items() if fields})
+        raise _conflict_error({other: fields for other, fields in taken.items() if fields})
     others = {other: fields - changed for other, fields in before.items() if other != manager}
     kept = frozenset[Field]().union(*others.values())
-    new = _merge(live or {}, body)
+    new = _merge_objects(live or {}, body)
     for each in before.get(manager, frozenset()) - applied - kept:
-        _remove(new, each)
+        _remove_field(new, each)
     return _with_managers(new, {**others, manager: applied})
 
 
-def update(old: Json | None, new: Json, manager: Manager) -> Json:
+def record_update(old: Json | None, new: Json, manager: Manager) -> Json:
     """An object after a write that is no apply, with its managers."""
     now, then = fields_of(new), fields_of(old or {})
     changed = frozenset(each for each in now if each not in then or _value_at(old, each) != _value_at(new, each))
@@ -76,7 +76,7 @@ def update(old: Json | None, new: Json, manager: Manager) -> Json:
 
 def fields_of(value: Any, at: Field = ()) -> Fields:
     """The fields that somebody who wrote this manages: every leaf. A list is one, and so is an empty object."""
-    if at in UNMANAGED or value is None:
+    if at in UNMANAGED_FIELDS or value is None:
         return frozenset()
     if not isinstance(value, dict) or not value:
         return frozenset({at} if at else ())
@@ -87,7 +87,7 @@ def managers_of(found: Mapping[str, Any]) -> dict[Manager, Fields]:
     """Who manages what of an object."""
     return {
         Manager(each["manager"], each["operation"], each["apiVersion"], each.get("subresource", "")): frozenset(
-            _decode(each["fieldsV1"])
+            _decode_fields(each["fieldsV1"])
         )
         for each in found.get("metadata", {}).get("managedFields") or ()
     }
@@ -96,7 +96,7 @@ def managers_of(found: Mapping[str, Any]) -> dict[Manager, Fields]:
 def _with_managers(found: Json, managers: Mapping[Manager, Fields]) -> Json:
     entries = [
         {"manager": each.name, "operation": each.operation, "apiVersion": each.version}
-        | {"fieldsType": "FieldsV1", "fieldsV1": _encode(fields)}
+        | {"fieldsType": "FieldsV1", "fieldsV1": _encode_fields(fields)}
         | ({"subresource": each.subresource} if each.subresource else {})
         for each, fields in sorted(managers.items(), key=lambda pair: (pair[0].operation, pair[0]))
         if fields
@@ -105,23 +105,23 @@ def _with_managers(found: Json, managers: Mapping[Manager, Fields]) -> Json:
     return {**found, "metadata": metadata | ({"managedFields": entries} if entries else {})}
 
 
-def _encode(fields: Fields) -> Json:
+def _encode_fields(fields: Fields) -> Json:
     encoded: Json = {}
     for each in sorted(fields):
         at = encoded
         for key in each:
-            at = at.setdefault(key if key.startswith(ITEM) else f"f:{key}", {})
+            at = at.setdefault(key if key.startswith(ITEM_KEY_PREFIX) else f"f:{key}", {})
     return encoded
 
 
-def _decode(encoded: Json, at: Field = ()) -> Iterator[Field]:
+def _decode_fields(encoded: Json, at: Field = ()) -> Iterator[Field]:
     for key, below in encoded.items():
         here = (*at, key.removeprefix("f:"))
-        yield from _decode(below, here) if below else (here,)
+        yield from _decode_fields(below, here) if below else (here,)
 
 
-def _conflict(taken: Mapping[Manager, Fields]) -> StatusError:
-    named = {other: [_show(each) for each in sorted(fields)] for other, fields in sorted(taken.items())}
+def _conflict_error(taken: Mapping[Manager, Fields]) -> StatusError:
+    named = {other: [_format_field(each) for each in sorted(fields)] for other, fields in sorted(taken.items())}
     causes = [
         {"reason": "FieldManagerConflict", "message": f"conflict with {other}", "field": field}
         for other, fields in named.items()
@@ -137,36 +137,36 @@ def _conflict(taken: Mapping[Manager, Fields]) -> StatusError:
     return StatusError(409, "Conflict", f"Apply failed with {text}", details={"causes": causes})
 
 
-def _show(field: Field) -> str:
+def _format_field(field: Field) -> str:
     """A field as messages name it: .status.devices[device="d0",driver="a.b",pool="p"].data."""
     shown = ""
     for key in field:
-        if key.startswith(ITEM):
-            names = msgspec.json.decode(key.removeprefix(ITEM)).items()
+        if key.startswith(ITEM_KEY_PREFIX):
+            names = msgspec.json.decode(key.removeprefix(ITEM_KEY_PREFIX)).items()
             shown += "[" + ",".join(f"{name}={msgspec.json.encode(value).decode()}" for name, value in names) + "]"
         else:
             shown += f".{key}"
     return shown
 
 
-def _merge(old: Any, new: Any) -> Any:
+def _merge_objects(old: Any, new: Any) -> Any:
     if not isinstance(old, dict) or not isinstance(new, dict):
         return copy.deepcopy(new)
     merged = dict(old)
     for key, value in new.items():
         if value is not None:
-            merged[key] = _merge(old.get(key), value)
+            merged[key] = _merge_objects(old.get(key), value)
     return merged
 
 
-def _remove(found: Json, field: Field) -> None:
+def _remove_field(found: Json, field: Field) -> None:
     """Take a field out, and what is empty without it. `found` shares objects below with others: they are copied."""
     key, *rest = field
     if not rest:
         found.pop(key, None)
     elif isinstance(found.get(key), dict):
         below = dict(found[key])
-        _remove(below, tuple(rest))
+        _remove_field(below, tuple(rest))
         found[key] = below
         if not below:
             del found[key]

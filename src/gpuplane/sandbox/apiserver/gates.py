@@ -9,7 +9,7 @@ NEWEST_RELEASE = "1.36"
 """The release that the API server is."""
 RELEASES = ("1.34", "1.35", "1.36")
 """The releases that it can emulate (kube-apiserver --emulated-version). It checks as the newest one all the same."""
-ON_SINCE = {
+RELEASE_BY_GATE = {
     "DRAAdminAccess": "1.34",
     "DRAPrioritizedList": "1.34",
     "DRAResourceClaimDeviceStatus": "1.34",
@@ -28,7 +28,9 @@ def gates_off(emulates: str = NEWEST_RELEASE, switched_off: Collection[str] = ()
     """The gates that are off. Raises ValueError for what is no release and no gate of these."""
     if emulates not in RELEASES:
         raise ValueError(f"{emulates} cannot be emulated; known are {', '.join(RELEASES)}")
-    if unknown := sorted(set(switched_off) - set(ON_SINCE)):
-        raise ValueError(f"{', '.join(unknown)}: no such feature gate; known are {', '.join(sorted(ON_SINCE))}")
-    late = {gate for gate, since in ON_SINCE.items() if not since or RELEASES.index(since) > RELEASES.index(emulates)}
+    if unknown := sorted(set(switched_off) - set(RELEASE_BY_GATE)):
+        raise ValueError(f"{', '.join(unknown)}: no such feature gate; known are {', '.join(sorted(RELEASE_BY_GATE))}")
+    late = {
+        gate for gate, since in RELEASE_BY_GATE.items() if not since or RELEASES.index(since) > RELEASES.index(emulates)
+    }
     return frozenset(late | set(switched_off))

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-LARGEST_REQUEST = 1 << 20  # bytes of a request's head or body
+MAX_REQUEST_BYTES = 1 << 20  # bytes of a request's head or body
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
         key = name.strip().lower()
         headers[key] = f"{headers[key]}, {value.strip()}" if key in headers else value.strip()  # RFC 9110, 5.3
     length = int(headers.get("content-length", 0))
-    if length > LARGEST_REQUEST:
+    if length > MAX_REQUEST_BYTES:
         raise ValueError(f"a body of {length} bytes is too long")
     url = urlsplit(target)
     body = await reader.readexactly(length)

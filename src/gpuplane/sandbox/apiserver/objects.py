@@ -16,8 +16,8 @@ OBJECT_PATH = re.compile(
     r"(?P<prefix>/api/v1|/apis/[^/]+/[^/]+)(?:/namespaces/(?P<namespace>[^/]+)(?=/[^/]+))?"
     r"/(?P<plural>[^/]+)(?:/(?P<name>[^/]+))?(?:/(?P<subresource>[^/]+))?"
 )
-KINDS = {"nodefeatures": "NodeFeature", "deviceclasses": "DeviceClass", "resourceclaims": "ResourceClaim"}
-KINDS |= {"resourceclaimtemplates": "ResourceClaimTemplate", "resourceslices": "ResourceSlice"}
+KIND_BY_PLURAL = {"nodefeatures": "NodeFeature", "deviceclasses": "DeviceClass", "resourceclaims": "ResourceClaim"}
+KIND_BY_PLURAL |= {"resourceclaimtemplates": "ResourceClaimTemplate", "resourceslices": "ResourceSlice"}
 """Plural → kind, where the kind is not simply the singular."""
 
 
@@ -50,7 +50,7 @@ class ResourcePath(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> str:
         """The kind of what is here."""
-        return KINDS.get(self.plural, self.plural.removesuffix("s").capitalize())
+        return KIND_BY_PLURAL.get(self.plural, self.plural.removesuffix("s").capitalize())
 
     @property
     def version(self) -> str:
@@ -81,7 +81,7 @@ class Change(msgspec.Struct, frozen=True):
     new: Json | None
 
 
-def details_of(path: ResourcePath) -> Json:
+def status_details_of(path: ResourcePath) -> Json:
     """The details of a Status about an object."""
     return {"name": path.name} | ({"group": path.group} if path.group else {}) | {"kind": path.plural}
 
@@ -111,7 +111,9 @@ class Objects:
         """One object. Raises Refusal."""
         found = self._objects.get(msgspec.structs.replace(path, subresource=""))
         if found is None:
-            raise StatusError(404, "NotFound", f'{path.resource} "{path.name}" not found', details=details_of(path))
+            raise StatusError(
+                404, "NotFound", f'{path.resource} "{path.name}" not found', details=status_details_of(path)
+            )
         return found
 
     def list(self, path: ResourcePath) -> Iterator[Json]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError
-from gpuplane.sandbox.apiserver.queries import INT64, number, parse_version
+from gpuplane.sandbox.apiserver.queries import INT64, parse_integer_option, parse_version
 
 EXPIRED_TEXT = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -38,14 +38,14 @@ class _Token(msgspec.Struct):
     start: str
 
 
-def page(objects: Objects, path: ResourcePath, query: Mapping[str, str], chosen: Callable[[Json], bool]) -> Page:
+def select_page(objects: Objects, path: ResourcePath, query: Mapping[str, str], chosen: Callable[[Json], bool]) -> Page:
     """The page that a client asks for. `chosen`: whether its selectors choose an object. Raises StatusError."""
-    limit = max(number(query, "limit"), 0)
+    limit = max(parse_integer_option(query, "limit"), 0)
     token = query.get("continue", "")
     if token and query.get("resourceVersion", "") not in ("", "0"):
         raise StatusError(400, "BadRequest", "specifying resource version is not allowed when using continue")
     version, start = _parse_token(token) if token else (_requested_version(objects, query), "")
-    check_reached(objects, version)
+    check_version_reached(objects, version)
     if query.get("resourceVersion") == "0":
         limit = 0  # answered by the watch cache, which makes no pages
     try:
@@ -54,17 +54,19 @@ def page(objects: Objects, path: ResourcePath, query: Mapping[str, str], chosen:
         more = {"continue": _encode_token(NEWEST_VERSION, start)} if token else {}
         text = EXPIRED_TEXT if token else "The resourceVersion for the provided list is too old."
         raise StatusError(410, "Expired", text, metadata=more) from error
-    rest = [each for each in found if chosen(each) and _key(path, each) >= f"/{start.removeprefix('/')}"]
+    rest = [each for each in found if chosen(each) and _storage_key(path, each) >= f"/{start.removeprefix('/')}"]
     metadata: Json = {"resourceVersion": str(objects.version if version == NEWEST_VERSION else version)}
     if limit and len(rest) > limit:
-        metadata["continue"] = _encode_token(int(metadata["resourceVersion"]), f"{_key(path, rest[limit - 1])}\0")
+        metadata["continue"] = _encode_token(
+            int(metadata["resourceVersion"]), f"{_storage_key(path, rest[limit - 1])}\0"
+        )
         if not (query.get("fieldSelector") or query.get("labelSelector")):
             metadata["remainingItemCount"] = len(rest) - limit
         rest = rest[:limit]
     return Page(metadata, rest)
 
 
-def check_reached(objects: Objects, version: int) -> None:
+def check_version_reached(objects: Objects, version: int) -> None:
     """Whether there is such a version already; a real server waits 3 s for it. Raises StatusError."""
     if version > objects.version:
         text = f"Timeout: Too large resource version: {version}, current: {objects.version}"
@@ -80,7 +82,7 @@ def _requested_version(objects: Objects, query: Mapping[str, str]) -> int:
     return version if query.get("resourceVersionMatch") == "Exact" else max(version, objects.version)
 
 
-def _key(path: ResourcePath, found: Json) -> str:
+def _storage_key(path: ResourcePath, found: Json) -> str:
     """What a token names an object by: its place in the collection."""
     metadata: dict[str, Any] = found["metadata"]
     space = metadata.get("namespace", "")

@@ -11,9 +11,9 @@ from typing import Any, Union, get_args, get_origin
 
 import msgspec
 
-LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-LARGEST_ANNOTATIONS = 256 << 10
+LABEL_VALUE_PATTERN = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+LABEL_KEY_PATTERN = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+MAX_ANNOTATION_BYTES = 256 << 10
 """Bytes of all annotations (TotalAnnotationSizeLimitB, apimachinery/pkg/api/validation/objectmeta.go)."""
 
 
@@ -57,13 +57,13 @@ def invalid_metadata(found: Mapping[str, Any]) -> str:
     """What is not legal in the labels and annotations of an object, as the real server says it; "" for nothing."""
     metadata = found.get("metadata") or {}
     for key, value in (metadata.get("labels") or {}).items():
-        if not LABEL_KEY.fullmatch(key):
+        if not LABEL_KEY_PATTERN.fullmatch(key):
             return f'metadata.labels: Invalid value: "{key}": name part must consist of alphanumeric characters'
         if len(value) > 63:
             return f'metadata.labels: Invalid value: "{value}": must be no more than 63 bytes'
-        if not LABEL_VALUE.fullmatch(value):
+        if not LABEL_VALUE_PATTERN.fullmatch(value):
             return f'metadata.labels: Invalid value: "{value}": a valid label must be an empty string or consist of …'
     annotations = metadata.get("annotations") or {}
-    if sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) > LARGEST_ANNOTATIONS:
-        return f"metadata.annotations: Too long: may not be more than {LARGEST_ANNOTATIONS} bytes"
+    if sum(len(f"{key}{value}".encode()) for key, value in annotations.items()) > MAX_ANNOTATION_BYTES:
+        return f"metadata.annotations: Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes"
     return ""

@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gpuplane.sandbox.apiserver.fielderrors import LABEL_VALUE, QUALIFIED
+from gpuplane.sandbox.apiserver.fielderrors import LABEL_VALUE_PATTERN, QUALIFIED_NAME_PATTERN
 from gpuplane.sandbox.apiserver.objects import Json, StatusError
 
 FIELD_TERMS = re.compile(r"(?:[^\\,]|\\.?)+", re.DOTALL)
 FIELD_TERM = re.compile(r"([^=!]*)(!=|==?)((?:[^\\,=]|\\[\\,=])*)", re.DOTALL)
 LABEL_TERM = re.compile(
-    rf"\s*(?P<absent>!)?\s*(?P<key>(?:[a-z0-9.-]+/)?{QUALIFIED})\s*(?:(?P<sign>!=|==?)\s*(?P<value>{LABEL_VALUE})\s*)?",
+    rf"\s*(?P<absent>!)?\s*(?P<key>(?:[a-z0-9.-]+/)?{QUALIFIED_NAME_PATTERN})\s*(?:(?P<sign>!=|==?)\s*(?P<value>{LABEL_VALUE_PATTERN})\s*)?",
     re.ASCII,
 )
-LONGEST_TERM = 1000
+MAX_TERM_LENGTH = 1000
 """Characters of a term of labels: a key has at most 317, a value 63."""
 
 
@@ -45,7 +45,7 @@ def parse_labels(selector: str) -> tuple[Term, ...]:
     """The terms of a label selector. Raises StatusError."""
     terms = []
     for text in selector.split(",") if selector.strip() else ():
-        found = LABEL_TERM.fullmatch(text) if len(text) <= LONGEST_TERM else None
+        found = LABEL_TERM.fullmatch(text) if len(text) <= MAX_TERM_LENGTH else None
         if found is None or (found["absent"] and found["sign"]):
             raise StatusError(400, "BadRequest", f"unable to parse requirement: '{text}'")
         terms.append(Term(found["key"], not found["absent"] and found["sign"] != "!=", found["value"]))
@@ -57,12 +57,12 @@ def matches(found: Json | None, fields: str, labels: str) -> bool:
     if found is None:
         return False
     own = found["metadata"].get("labels") or {}
-    return all(_fits(each, lambda key: _field_at(found, key)) for each in parse_fields(fields)) and all(
-        _fits(each, own.get) for each in parse_labels(labels)
+    return all(_term_matches(each, lambda key: _field_at(found, key)) for each in parse_fields(fields)) and all(
+        _term_matches(each, own.get) for each in parse_labels(labels)
     )
 
 
-def _fits(term: Term, value_of: Callable[[str], Any]) -> bool:
+def _term_matches(term: Term, value_of: Callable[[str], Any]) -> bool:
     value = value_of(term.key)
     return (value is not None if term.value is None else str(value or "") == term.value) is term.wanted
 

@@ -25,11 +25,11 @@ from typing import Self
 
 import msgspec
 
-from gpuplane.sandbox.apiserver.discovery import discover
-from gpuplane.sandbox.apiserver.fieldmanagers import Manager, update
+from gpuplane.sandbox.apiserver.discovery import answer_discovery
+from gpuplane.sandbox.apiserver.fieldmanagers import Manager, record_update
 from gpuplane.sandbox.apiserver.gates import NEWEST_RELEASE, gates_off
 from gpuplane.sandbox.apiserver.http import (
-    LARGEST_REQUEST,
+    MAX_REQUEST_BYTES,
     Request,
     read_request,
     send_endlessly,
@@ -37,14 +37,14 @@ from gpuplane.sandbox.apiserver.http import (
     send_stream,
 )
 from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError, parse_path
-from gpuplane.sandbox.apiserver.queries import check_query, is_watch, number
+from gpuplane.sandbox.apiserver.queries import check_query, is_watch, parse_integer_option
 from gpuplane.sandbox.apiserver.registry import Registry, check_selectors
-from gpuplane.sandbox.apiserver.resourceapi import KINDS
+from gpuplane.sandbox.apiserver.resourceapi import RESOURCE_KINDS
 from gpuplane.sandbox.apiserver.watch import Watcher
 from gpuplane.sandbox.changes import DEFAULT_TIMEOUT_SECONDS
 
-REASONS = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
-LONGEST_WATCH = 1800
+REASON_BY_CODE = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
+DEFAULT_WATCH_SECONDS = 1800
 """Seconds of a watch whose client names none."""
 DEFAULT_USER = "somebody"
 """The field manager of what a test puts here."""
@@ -123,7 +123,7 @@ class ApiServer:
     async def start(self) -> None:
         """Listen, on the same port as before."""
         self._server = await asyncio.start_server(
-            self._serve_connection, "127.0.0.1", self._port, ssl=self._tls, limit=LARGEST_REQUEST
+            self._serve_connection, "127.0.0.1", self._port, ssl=self._tls, limit=MAX_REQUEST_BYTES
         )
         self._port = self._server.sockets[0].getsockname()[1]
 
@@ -147,7 +147,7 @@ class ApiServer:
         where = parse_path(path)
         if new is not None:
             old = self.objects.get(where) if self.objects.has(where) else None
-            new = update(old, self.registry.normalized(where, new), Manager(manager, "Update", where.version))
+            new = record_update(old, self.registry.normalize(where, new), Manager(manager, "Update", where.version))
         return self._put(where, new)
 
     def bookmark(self) -> None:
@@ -215,7 +215,7 @@ class ApiServer:
                 if trouble.drop_connection:
                     return False
                 if trouble.code:
-                    raise StatusError(trouble.code, REASONS.get(trouble.code, "Unknown"), trouble.message)
+                    raise StatusError(trouble.code, REASON_BY_CODE.get(trouble.code, "Unknown"), trouble.message)
                 if trouble.garbage:
                     await send_response(writer, 200, trouble.garbage)
                     return True
@@ -224,7 +224,11 @@ class ApiServer:
                 if trouble.lose_response:
                     self.registry.respond(request)
                     return False
-            known = discover(request.path, KINDS.values(), self._emulates) if request.method == "GET" else None
+            known = (
+                answer_discovery(request.path, RESOURCE_KINDS.values(), self._emulates)
+                if request.method == "GET"
+                else None
+            )
             if known is not None:
                 await send_response(writer, 200, known)
             elif watch and not (where := parse_path(request.path)).name:  # of one object there is no stream
@@ -255,7 +259,9 @@ class ApiServer:
         self.watchers.add(watcher)
         await self._notify()
         try:
-            await send_stream(writer, watcher.events(number(request.query, "timeoutSeconds") or LONGEST_WATCH))
+            await send_stream(
+                writer, watcher.events(parse_integer_option(request.query, "timeoutSeconds") or DEFAULT_WATCH_SECONDS)
+            )
         finally:
             gone.cancel()
             await asyncio.gather(gone, return_exceptions=True)

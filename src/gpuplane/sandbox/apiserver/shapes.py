@@ -23,11 +23,11 @@ import msgspec
 from gpuplane.sandbox.apiserver.objects import Json
 from gpuplane.sandbox.apiserver.quantities import parse_quantity
 
-FIELD = re.compile(
+FIELD_PATTERN = re.compile(
     r"(?P<name>\w+)(?P<kept>!?)(?P<pointer>\*?)(?::(?P<type>[^@#]+))?(?:@(?P<gate>\w+))?(?:#(?P<keys>.+))?"
 )
 PYTHON_TYPES: Mapping[str, tuple[type, ...]] = {"string": (str,), "int64": (int,), "bool": (bool,)}
-EMPTY: tuple[Any, ...] = (None, "", 0, False, [], {})
+EMPTY_VALUES: tuple[Any, ...] = (None, "", 0, False, [], {})
 INT64 = range(-(1 << 63), 1 << 63)
 
 
@@ -90,15 +90,15 @@ class Shapes:
         unknown: list[str] = []
         return Decoded(self._decode_struct(struct, sent, _Place(struct, "", ""), now, unknown), tuple(unknown))
 
-    def without(self, struct: str, found: Json, gates: Collection[str]) -> Json:
+    def without_gated_fields(self, struct: str, found: Json, gates: Collection[str]) -> Json:
         """An object without the fields of these gates."""
 
         def kept(field: Field, value: Any) -> Any:
             if field.inner in self._structs and field.is_list:
-                return [self.without(field.inner, each, gates) for each in value]
+                return [self.without_gated_fields(field.inner, each, gates) for each in value]
             if field.inner in self._structs and field.is_map:
-                return {key: self.without(field.inner, each, gates) for key, each in value.items()}
-            return self.without(field.type, value, gates) if field.type in self._structs else value
+                return {key: self.without_gated_fields(field.inner, each, gates) for key, each in value.items()}
+            return self.without_gated_fields(field.type, value, gates) if field.type in self._structs else value
 
         return {
             field.name: kept(field, found[field.name]) if found[field.name] is not None else None
@@ -110,22 +110,22 @@ class Shapes:
         """The feature gates whose fields an object has."""
         return frozenset(self._gates_of(struct, found)) if found else frozenset()
 
-    def keyed(self, struct: str, found: Any) -> Any:
+    def lists_to_maps(self, struct: str, found: Any) -> Any:
         """An object with its lists that have keys as maps, from what tells an item apart to the item."""
         if not isinstance(found, dict) or struct not in self._structs:
             return found
         fields = self._fields[struct]
-        return {key: self._keyed_value(fields.get(key), value) for key, value in found.items()}
+        return {key: self._value_with_maps(fields.get(key), value) for key, value in found.items()}
 
-    def unkeyed(self, struct: str, found: Any) -> Any:
+    def maps_to_lists(self, struct: str, found: Any) -> Any:
         """The opposite of `keyed`."""
         if not isinstance(found, dict) or struct not in self._structs:
             return found
         fields = self._fields[struct]
         return {
-            key: [self.unkeyed(fields[key].inner, each) for each in value.values()]
+            key: [self.maps_to_lists(fields[key].inner, each) for each in value.values()]
             if key in fields and fields[key].keys and isinstance(value, dict)
-            else self.unkeyed(fields[key].type, value) if key in fields else value
+            else self.maps_to_lists(fields[key].type, value) if key in fields else value
             for key, value in found.items()
         }  # fmt: skip
 
@@ -143,15 +143,15 @@ class Shapes:
         for name, field in fields.items():
             if sent.get(name) is None and not field.kept:
                 continue
-            value = self._decode(field, sent.get(name), place.field(struct, name), now, unknown)
-            empty = value is None or (not field.pointer and value in EMPTY and not isinstance(value, float))
+            value = self._decode_field(field, sent.get(name), place.field(struct, name), now, unknown)
+            empty = value is None or (not field.pointer and value in EMPTY_VALUES and not isinstance(value, float))
             if not empty or field.kept:
                 made[name] = None if empty and (field.is_list or field.is_map) else value
         if struct in self._defaults:
             self._defaults[struct](made, now)
         return made
 
-    def _decode(self, field: Field, sent: Any, place: "_Place", now: str, unknown: list[str]) -> Any:
+    def _decode_field(self, field: Field, sent: Any, place: "_Place", now: str, unknown: list[str]) -> Any:
         if field.is_list or field.is_map:
             if sent is None:
                 return None
@@ -159,8 +159,12 @@ class Shapes:
                 raise place.mismatch(sent, field.go_type)
             item = field._replace(type=field.inner, inner="", pointer=False)
             if isinstance(sent, dict):
-                return {key: self._decode(item, each, place.item(key), now, unknown) for key, each in sent.items()}
-            return [self._decode(item, each, place.item(number), now, unknown) for number, each in enumerate(sent)]
+                return {
+                    key: self._decode_field(item, each, place.item(key), now, unknown) for key, each in sent.items()
+                }
+            return [
+                self._decode_field(item, each, place.item(number), now, unknown) for number, each in enumerate(sent)
+            ]
         if sent is None and field.pointer:
             return None
         if field.type in self._structs:
@@ -180,16 +184,16 @@ class Shapes:
                 for each in below:
                     yield from self._gates_of(inner, each)
 
-    def _keyed_value(self, field: Field | None, value: Any) -> Any:
+    def _value_with_maps(self, field: Field | None, value: Any) -> Any:
         if field is None:
             return value
         if field.keys and isinstance(value, list) and all(isinstance(each, dict) for each in value):
             items = {}
             for each in value:
                 named = {key: each[key] for key in sorted(field.keys) if key in each}
-                items[f"k:{msgspec.json.encode(named).decode()}"] = self.keyed(field.inner, each)
+                items[f"k:{msgspec.json.encode(named).decode()}"] = self.lists_to_maps(field.inner, each)
             return items
-        return self.keyed(field.type, value)
+        return self.lists_to_maps(field.type, value)
 
     def _go_value(self, struct: str, found: Json | None) -> Any:
         if found is None:
@@ -240,7 +244,7 @@ class _Place(NamedTuple):
 
 
 def _parse_field(text: str) -> Field:
-    found = FIELD.fullmatch(text)
+    found = FIELD_PATTERN.fullmatch(text)
     assert found is not None, text
     kind = found["type"] or "string"
     inner = kind[1:-1] if kind[0] in "[{" else ""

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 
 from gpuplane.sandbox.apiserver.http import Request
 from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, ResourcePath, StatusError
-from gpuplane.sandbox.apiserver.queries import parse_version, switch
+from gpuplane.sandbox.apiserver.queries import parse_boolean_option, parse_version
 from gpuplane.sandbox.apiserver.selectors import matches
 
 
@@ -20,8 +20,8 @@ class Watcher:
         """Queue what has to be heard first. An expired version is told in the stream, after a 200, as the real server
         tells it (apiserver/pkg/storage/cacher/cacher.go, newErrWatcher). Raises StatusError for what is no watch."""
         version, initial = (
-            parse_version(self._query("resourceVersion")),
-            switch(self._request.query, "sendInitialEvents"),
+            parse_version(self._query_value("resourceVersion")),
+            parse_boolean_option(self._request.query, "sendInitialEvents"),
         )
         if not version or initial:
             for each in objects.list(self.path):
@@ -42,7 +42,9 @@ class Watcher:
 
     def queue_change(self, old: Json | None, new: Json | None) -> None:
         """Queue one change. An object that begins to match was added, one that ceases to was deleted."""
-        was, now = (matches(each, self._query("fieldSelector"), self._query("labelSelector")) for each in (old, new))
+        was, now = (
+            matches(each, self._query_value("fieldSelector"), self._query_value("labelSelector")) for each in (old, new)
+        )
         kind = {(False, True): "ADDED", (True, True): "MODIFIED", (True, False): "DELETED"}.get((was, now))
         if kind is None:
             return
@@ -53,7 +55,7 @@ class Watcher:
 
     def queue_bookmark(self, version: int, annotations: Mapping[str, str] | None = None) -> None:
         """Queue a bookmark where it is wanted."""
-        if switch(self._request.query, "allowWatchBookmarks"):
+        if parse_boolean_option(self._request.query, "allowWatchBookmarks"):
             head = {"kind": self.path.kind, "apiVersion": self.path.version}
             metadata: Json = {"resourceVersion": str(version), "creationTimestamp": None}
             metadata |= {"annotations": dict(annotations)} if annotations else {}
@@ -78,7 +80,7 @@ class Watcher:
                 return
             yield event
 
-    def _query(self, key: str) -> str:
+    def _query_value(self, key: str) -> str:
         return self._request.query.get(key, "")
 
 

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 import msgspec
 
 from gpuplane.kubernetes.objects import ApiNode, ApiPod
-from gpuplane.sandbox.apiserver.controllers import ask, run_controller
+from gpuplane.sandbox.apiserver.controllers import run_controller, send_as_client
 from gpuplane.sandbox.apiserver.objects import Json, parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.apiserver.shapes import format_time
@@ -118,4 +118,4 @@ def _read_all(server: ApiServer, path: str, kind: type[Kind]) -> tuple[Kind, ...
 
 
 def _ask(server: ApiServer, method: str, path: str, body: Json) -> Json:
-    return ask(server, "kube-scheduler", method, path, body)
+    return send_as_client(server, "kube-scheduler", method, path, body)

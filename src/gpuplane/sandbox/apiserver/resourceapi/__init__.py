@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 
 from gpuplane.sandbox.apiserver.kinds import Kind
-from gpuplane.sandbox.apiserver.resourceapi.claims import CLAIMS, TEMPLATES
-from gpuplane.sandbox.apiserver.resourceapi.classes import CLASSES
-from gpuplane.sandbox.apiserver.resourceapi.slices import SLICES
+from gpuplane.sandbox.apiserver.resourceapi.claims import CLAIM_KIND, CLAIM_TEMPLATE_KIND
+from gpuplane.sandbox.apiserver.resourceapi.classes import DEVICE_CLASS_KIND
+from gpuplane.sandbox.apiserver.resourceapi.slices import SLICE_KIND
 
-KINDS: Mapping[str, Kind] = {each.plural: each for each in (CLASSES, CLAIMS, TEMPLATES, SLICES)}
+RESOURCE_KINDS: Mapping[str, Kind] = {
+    each.plural: each for each in (DEVICE_CLASS_KIND, CLAIM_KIND, CLAIM_TEMPLATE_KIND, SLICE_KIND)
+}
 """By their plural."""

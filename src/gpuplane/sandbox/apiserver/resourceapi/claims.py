@@ -33,16 +33,16 @@ from gpuplane.sandbox.apiserver.resourceapi.rules import (
     check_selectors,
     check_toleration,
 )
-from gpuplane.sandbox.apiserver.resourceapi.types import SHAPES, VERSION
+from gpuplane.sandbox.apiserver.resourceapi.types import RESOURCE_API_VERSION, SHAPES
 
-MAX_ENTRIES = 32
+MAX_LIST_LENGTH = 32
 """Requests, constraints, configurations and results of a claim."""
-MOST_CONSUMERS, MOST_CONDITIONS, MOST_ADDRESSES = 256, 8, 16
-LONGEST_DATA = 10 << 10
-LONGEST_INTERFACE, LONGEST_ADDRESS = 256, 128
+MAX_CONSUMERS, MAX_CONDITIONS, MAX_ADDRESSES = 256, 8, 16
+MAX_DATA_BYTES = 10 << 10
+MAX_INTERFACE_NAME_LENGTH, MAX_ADDRESS_LENGTH = 256, 128
 REQUEST_TEXT = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
-UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-CONDITION_REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
+UUID_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+CONDITION_REASON_PATTERN = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 Device = tuple[str, str, str, str]
 """What tells the allocated devices of a claim apart: driver, pool, device, share."""
 Requests = Mapping[str, frozenset[str]]
@@ -55,9 +55,9 @@ def _prepare_claim(write: Write) -> None:
         write.new["status"] = {}
     elif write.subresource == "status":
         status = write.new["status"]
-        gone = {each[:3] for each in _allocated(write.old["status"]) - _allocated(status)}
-        gone -= {each[:3] for each in _allocated(status)}
-        kept = [each for each in status.get("devices") or () if _device(each)[:3] not in gone]
+        gone = {each[:3] for each in _allocated_devices(write.old["status"]) - _allocated_devices(status)}
+        gone -= {each[:3] for each in _allocated_devices(status)}
+        kept = [each for each in status.get("devices") or () if _device_id(each)[:3] not in gone]
         write.new["status"] = {key: value for key, value in status.items() if key != "devices"}
         if kept:
             write.new["status"]["devices"] = kept
@@ -70,7 +70,7 @@ def _validate_claim(write: Write) -> Errors:
         yield from _check_status(write)
         return
     if old is None:
-        yield from check_admin_access(_wanting_admin(devices), write.namespace)
+        yield from check_admin_access(_admin_access_requests(devices), write.namespace)
     yield from check_metadata(new["metadata"])
     if old is None:
         yield from _check_devices(devices, "spec.devices")
@@ -83,7 +83,7 @@ def _validate_template(write: Write) -> Errors:
     if write.old is not None:
         yield from check_immutable(spec, write.old["spec"], "spec", "ResourceClaimTemplateSpec")
         return
-    yield from check_admin_access(_wanting_admin(spec["spec"]["devices"]), write.namespace)
+    yield from check_admin_access(_admin_access_requests(spec["spec"]["devices"]), write.namespace)
     yield from check_metadata(write.new["metadata"])
     yield from check_metadata(spec["metadata"], "spec.metadata", named=False)
     for key in spec["metadata"]:
@@ -92,16 +92,16 @@ def _validate_template(write: Write) -> Errors:
     yield from _check_devices(spec["spec"]["devices"], "spec.spec.devices")
 
 
-def _wanting_admin(devices: Json) -> Mapping[str, Json]:
+def _admin_access_requests(devices: Json) -> Mapping[str, Json]:
     requests = enumerate(devices.get("requests") or ())
     return {f"spec.devices.requests[{number}]": each.get("exactly") or {} for number, each in requests}
 
 
 def _check_devices(devices: Json, field: str) -> Errors:
     """What a claim asks for."""
-    requests = _requests(devices)
+    requests = _request_names(devices)
     yield from check_items(
-        devices.get("requests"), f"{field}.requests", MAX_ENTRIES, _check_request, lambda each: each["name"]
+        devices.get("requests"), f"{field}.requests", MAX_LIST_LENGTH, _check_request, lambda each: each["name"]
     )
 
     def check_constraint(constraint: Json, at: str) -> Errors:
@@ -120,11 +120,11 @@ def _check_devices(devices: Json, field: str) -> Errors:
         yield from _check_references(config, at, requests)
         yield from check_configuration(config, at)
 
-    yield from check_items(devices.get("constraints"), f"{field}.constraints", MAX_ENTRIES, check_constraint)
-    yield from check_items(devices.get("config"), f"{field}.config", MAX_ENTRIES, check_config)
+    yield from check_items(devices.get("constraints"), f"{field}.constraints", MAX_LIST_LENGTH, check_constraint)
+    yield from check_items(devices.get("config"), f"{field}.config", MAX_LIST_LENGTH, check_config)
 
 
-def _requests(devices: Json) -> Requests:
+def _request_names(devices: Json) -> Requests:
     return {
         each["name"]: frozenset(sub["name"] for sub in each.get("firstAvailable") or ())
         for each in devices.get("requests") or ()
@@ -170,7 +170,7 @@ def _check_references(found: Json, field: str, requests: Requests) -> Errors:
     yield from check_items(
         found.get("requests"),
         f"{field}.requests",
-        MAX_ENTRIES,
+        MAX_LIST_LENGTH,
         lambda each, at: _check_reference(each, at, requests),
         str,
     )
@@ -193,15 +193,15 @@ def _check_status(write: Write) -> Errors:
     wanted = {f"status.allocation.devices.results[{n}]": each for n, each in enumerate(results) if each not in known}
     yield from check_admin_access(wanted, write.namespace)
     yield from check_items(
-        new.get("reservedFor"), "status.reservedFor", MOST_CONSUMERS, _check_consumer, lambda each: each["uid"]
+        new.get("reservedFor"), "status.reservedFor", MAX_CONSUMERS, _check_consumer, lambda each: each["uid"]
     )
-    allocated = _allocated(new)
+    allocated = _allocated_devices(new)
     yield from check_items(
         new.get("devices"),
         "status.devices",
         None,
         lambda each, at: _check_device(each, at, allocated),
-        lambda each: _show_device(_device(each)),
+        lambda each: _format_device(_device_id(each)),
     )
     if new.get("reservedFor") and allocation is None:
         yield forbidden("status.reservedFor", "may not be specified when `allocated` is not set")
@@ -213,7 +213,7 @@ def _check_status(write: Write) -> Errors:
     if allocation is not None and before is not None:
         yield from check_immutable(allocation, before, "status.allocation", "AllocationResult")
     elif allocation is not None:
-        yield from _check_allocation(allocation, "status.allocation", _requests(write.new["spec"]["devices"]))
+        yield from _check_allocation(allocation, "status.allocation", _request_names(write.new["spec"]["devices"]))
 
 
 def _check_consumer(consumer: Json, field: str) -> Errors:
@@ -238,8 +238,8 @@ def _check_allocation(allocation: Json, field: str, requests: Requests) -> Error
         yield from check_configuration(config, at)
 
     devices = allocation["devices"]
-    yield from check_items(devices.get("results"), f"{field}.devices.results", MAX_ENTRIES, check_result)
-    yield from check_items(devices.get("config"), f"{field}.devices.config", 2 * MAX_ENTRIES, check_config)
+    yield from check_items(devices.get("results"), f"{field}.devices.results", MAX_LIST_LENGTH, check_result)
+    yield from check_items(devices.get("config"), f"{field}.devices.config", 2 * MAX_LIST_LENGTH, check_config)
     if allocation.get("nodeSelector") is not None:
         yield from check_node_selector(allocation["nodeSelector"], f"{field}.nodeSelector")
 
@@ -249,7 +249,7 @@ def _check_device_names(found: Json, field: str) -> Errors:
     yield from check_pool(found["pool"], f"{field}.pool")
     yield from check_label(found["device"], f"{field}.device")
     share = found.get("shareID")
-    if share is not None and not UUID.fullmatch(share):
+    if share is not None and not UUID_PATTERN.fullmatch(share):
         text = f"error validating uid: invalid UUID length: {len(share)}"
         if len(share) == 36:
             text = "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with lowercase "
@@ -260,11 +260,11 @@ def _check_device_names(found: Json, field: str) -> Errors:
 def _check_device(device: Json, field: str, allocated: frozenset[Device]) -> Errors:
     """What a driver says of an allocated device."""
     yield from _check_device_names(device, field)
-    if _device(device) not in allocated:
-        yield invalid(field, _show_device(_device(device)), "must be an allocated device in the claim")
+    if _device_id(device) not in allocated:
+        yield invalid(field, _format_device(_device_id(device)), "must be an allocated device in the claim")
     conditions = device.get("conditions") or ()
-    if len(conditions) > MOST_CONDITIONS:
-        yield too_many(f"{field}.conditions", len(conditions), MOST_CONDITIONS)
+    if len(conditions) > MAX_CONDITIONS:
+        yield too_many(f"{field}.conditions", len(conditions), MAX_CONDITIONS)
     seen: set[str] = set()
     for number, each in enumerate(conditions):
         yield from _check_condition(each, f"{field}.conditions[{number}]")
@@ -272,13 +272,13 @@ def _check_device(device: Json, field: str, allocated: frozenset[Device]) -> Err
             yield duplicate(f"{field}.conditions[{number}].type", each["type"])
         seen.add(each["type"])
     if device.get("data") is not None:
-        yield from check_raw(device["data"], f"{field}.data", LONGEST_DATA)
+        yield from check_raw(device["data"], f"{field}.data", MAX_DATA_BYTES)
     network = device.get("networkData") or {}
-    limits = {"interfaceName": LONGEST_INTERFACE, "hardwareAddress": LONGEST_ADDRESS}
+    limits = {"interfaceName": MAX_INTERFACE_NAME_LENGTH, "hardwareAddress": MAX_ADDRESS_LENGTH}
     for key, limit in limits.items():
         if len(network.get(key, "").encode()) > limit:
             yield too_long(f"{field}.networkData.{key}", limit)
-    yield from check_items(network.get("ips"), f"{field}.networkData.ips", MOST_ADDRESSES, check_interface_address, str)
+    yield from check_items(network.get("ips"), f"{field}.networkData.ips", MAX_ADDRESSES, check_interface_address, str)
 
 
 def _check_condition(condition: Json, field: str) -> Errors:
@@ -292,39 +292,39 @@ def _check_condition(condition: Json, field: str) -> Errors:
         yield required(f"{field}.lastTransitionTime")
     if not condition["reason"]:
         yield required(f"{field}.reason")
-    elif not CONDITION_REASON.fullmatch(condition["reason"]):
-        text = f"a condition reason must start with alphabetic character, … '{CONDITION_REASON.pattern}'"
+    elif not CONDITION_REASON_PATTERN.fullmatch(condition["reason"]):
+        text = f"a condition reason must start with alphabetic character, … '{CONDITION_REASON_PATTERN.pattern}'"
         yield invalid(f"{field}.reason", condition["reason"], text)
 
 
-def _allocated(status: Json) -> frozenset[Device]:
+def _allocated_devices(status: Json) -> frozenset[Device]:
     results = ((status.get("allocation") or {}).get("devices") or {}).get("results")
-    return frozenset(_device(each) for each in results or ())
+    return frozenset(_device_id(each) for each in results or ())
 
 
-def _device(found: Json) -> Device:
+def _device_id(found: Json) -> Device:
     return (found["driver"], found["pool"], found["device"], found.get("shareID") or "")
 
 
-def _show_device(device: Device) -> GoText:
+def _format_device(device: Device) -> GoText:
     names = ("Driver", "Pool", "Device", "ShareID")
     return GoText("{" + ",".join(f'"{name}":"{each}"' for name, each in zip(names, device, strict=True)) + "}")
 
 
-CLAIMS = Kind(
+CLAIM_KIND = Kind(
     "ResourceClaim",
     "resourceclaims",
-    VERSION,
+    RESOURCE_API_VERSION,
     namespaced=True,
     shapes=SHAPES,
     prepare=_prepare_claim,
     validate=_validate_claim,
     status_apart=True,
 )
-TEMPLATES = Kind(
+CLAIM_TEMPLATE_KIND = Kind(
     "ResourceClaimTemplate",
     "resourceclaimtemplates",
-    VERSION,
+    RESOURCE_API_VERSION,
     namespaced=True,
     shapes=SHAPES,
     prepare=lambda _: None,

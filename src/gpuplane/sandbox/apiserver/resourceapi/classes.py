@@ -3,7 +3,7 @@
 from gpuplane.sandbox.apiserver.fielderrors import Errors, check_items, check_label_key, invalid
 from gpuplane.sandbox.apiserver.kinds import Kind, Write, check_metadata
 from gpuplane.sandbox.apiserver.resourceapi.rules import check_configuration, check_selectors
-from gpuplane.sandbox.apiserver.resourceapi.types import SHAPES, VERSION
+from gpuplane.sandbox.apiserver.resourceapi.types import RESOURCE_API_VERSION, SHAPES
 
 
 def _prepare(_: Write) -> None:
@@ -27,10 +27,10 @@ def _is_extended_resource(name: str) -> bool:
     return not own and not any(check_label_key(f"requests.{name}", ""))
 
 
-CLASSES = Kind(
+DEVICE_CLASS_KIND = Kind(
     "DeviceClass",
     "deviceclasses",
-    VERSION,
+    RESOURCE_API_VERSION,
     namespaced=False,
     shapes=SHAPES,
     prepare=_prepare,

@@ -34,7 +34,7 @@ def _check_values(values: list[Quantity], default: Quantity, most: Quantity, fie
         if each.value > most.value:
             yield invalid(at, each.text, f"option is larger than capacity value: {most.text}")
 
-    yield from check_items(values, field, 10, check, lambda each: str(_whole(each)))
+    yield from check_items(values, field, 10, check, lambda each: str(_rounded_up(each)))
     if len(values) > 10 or default.value not in [each.value for each in values]:
         yield invalid(field, default.text, "default value is not valid according to the requestPolicy")
 
@@ -66,15 +66,15 @@ def _check_step(step: Quantity, least: Quantity, most: Quantity, aligned: tuple[
     if first > most.value:
         shown = parse_quantity(str(first)).text
         yield invalid(field, step.text, f"one step {shown} is larger than capacity value: {most.text}")
-    if not _whole(step):
+    if not _rounded_up(step):
         yield invalid(field, step.text, "must not be zero")
         return
     for each in aligned:
-        if (_whole(each) - _whole(least)) % _whole(step):
+        if (_rounded_up(each) - _rounded_up(least)) % _rounded_up(step):
             text = f"value is not a multiple of a given step ({step.text}) from ({least.text})"
             yield invalid(field, each.text, text)
 
 
-def _whole(quantity: Quantity) -> int:
+def _rounded_up(quantity: Quantity) -> int:
     """Its value, rounded up (Quantity.Value)."""
     return -(-quantity.value.numerator // quantity.value.denominator)

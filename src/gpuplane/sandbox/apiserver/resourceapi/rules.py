@@ -27,10 +27,12 @@ from gpuplane.sandbox.apiserver.fielderrors import (
 from gpuplane.sandbox.apiserver.objects import Json
 from gpuplane.sandbox.apiserver.resourceapi.types import SHAPES
 
-EFFECTS = ("NoExecute", "NoSchedule", "None")
-LONGEST_EXPRESSION = LONGEST_PARAMETERS = 10 << 10
-ADMIN_LABEL = "resource.kubernetes.io/admin-access"
-ADMIN_TEXT = f"admin access to devices requires the `{ADMIN_LABEL}: true` label on the containing namespace"
+TAINT_EFFECTS = ("NoExecute", "NoSchedule", "None")
+MAX_EXPRESSION_BYTES = MAX_PARAMETERS_BYTES = 10 << 10
+ADMIN_ACCESS_LABEL = "resource.kubernetes.io/admin-access"
+ADMIN_ACCESS_TEXT = (
+    f"admin access to devices requires the `{ADMIN_ACCESS_LABEL}: true` label on the containing namespace"
+)
 SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 
 
@@ -76,8 +78,8 @@ def check_selectors(selectors: Sequence[Json] | None, field: str) -> Errors:
     def check(selector: Json, at: str) -> Errors:
         if selector.get("cel") is None:
             yield required(f"{at}.cel")
-        elif len(selector["cel"]["expression"].encode()) > LONGEST_EXPRESSION:
-            yield too_long(f"{at}.cel.expression", LONGEST_EXPRESSION)
+        elif len(selector["cel"]["expression"].encode()) > MAX_EXPRESSION_BYTES:
+            yield too_long(f"{at}.cel.expression", MAX_EXPRESSION_BYTES)
 
     yield from check_items(selectors, field, 32, check)
 
@@ -89,7 +91,7 @@ def check_configuration(config: Json, field: str) -> Errors:
         yield required(f"{field}.opaque")
         return
     yield from check_driver(opaque["driver"], f"{field}.opaque.driver")
-    yield from check_raw(opaque.get("parameters"), f"{field}.opaque.parameters", LONGEST_PARAMETERS)
+    yield from check_raw(opaque.get("parameters"), f"{field}.opaque.parameters", MAX_PARAMETERS_BYTES)
 
 
 def check_raw(value: Any, field: str, limit: int) -> Errors:
@@ -109,8 +111,8 @@ def check_taint(taint: Json, field: str) -> Errors:
         yield from check_label_value(taint["value"], f"{field}.value")
     if not taint["effect"]:
         yield required(f"{field}.effect")
-    elif taint["effect"] not in EFFECTS:
-        yield unsupported(f"{field}.effect", taint["effect"], EFFECTS)
+    elif taint["effect"] not in TAINT_EFFECTS:
+        yield unsupported(f"{field}.effect", taint["effect"], TAINT_EFFECTS)
 
 
 def check_toleration(toleration: Json, field: str) -> Errors:
@@ -124,8 +126,8 @@ def check_toleration(toleration: Json, field: str) -> Errors:
         yield from check_label_value(value, f"{field}.value")
     elif operator != "Exists":
         yield unsupported(f"{field}.operator", operator, ("Equal", "Exists"))
-    if effect and effect not in EFFECTS:
-        yield unsupported(f"{field}.effect", effect, EFFECTS)
+    if effect and effect not in TAINT_EFFECTS:
+        yield unsupported(f"{field}.effect", effect, TAINT_EFFECTS)
 
 
 def check_node_selector(selector: Json, field: str) -> Errors:
@@ -184,8 +186,8 @@ def check_immutable(new: Any, old: Any, field: str, struct: str = "") -> Errors:
 def check_admin_access(wanted: Mapping[str, Json], namespace: Mapping[str, str]) -> Errors:
     """Whether the namespace's labels allow admin access. `wanted`: by the place of what may want it."""
     for field, each in wanted.items():
-        if each.get("adminAccess") and namespace.get(ADMIN_LABEL) != "true":
-            yield forbidden(f"{field}.adminAccess", ADMIN_TEXT)
+        if each.get("adminAccess") and namespace.get(ADMIN_ACCESS_LABEL) != "true":
+            yield forbidden(f"{field}.adminAccess", ADMIN_ACCESS_TEXT)
 
 
 def check_label_name(name: str, field: str) -> Errors:

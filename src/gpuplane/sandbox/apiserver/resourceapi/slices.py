@@ -26,17 +26,19 @@ from gpuplane.sandbox.apiserver.resourceapi.rules import (
     check_qualified_name,
     check_taint,
 )
-from gpuplane.sandbox.apiserver.resourceapi.types import SHAPES, VERSION
+from gpuplane.sandbox.apiserver.resourceapi.types import RESOURCE_API_VERSION, SHAPES
 
-MOST_DEVICES, MOST_SPECIAL_DEVICES = 128, 64
+MAX_DEVICES, MAX_DEVICES_WITH_TAINTS_OR_COUNTERS = 128, 64
 """Devices of a slice, and of one in which a device has taints or consumes counters."""
-MOST_ATTRIBUTES = 32
+MAX_ATTRIBUTES = 32
 """Attributes and capacities of a device together."""
-NUMBER, PRERELEASE = r"(0|[1-9]\d*)", r"(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)"
-SEMVER = re.compile(
-    rf"{NUMBER}\.{NUMBER}\.{NUMBER}(-{PRERELEASE}(\.{PRERELEASE})*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?", re.ASCII
+NUMBER_PATTERN, PRERELEASE_PATTERN = r"(0|[1-9]\d*)", r"(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)"
+SEMVER_PATTERN = re.compile(
+    rf"{NUMBER_PATTERN}\.{NUMBER_PATTERN}\.{NUMBER_PATTERN}"
+    rf"(-{PRERELEASE_PATTERN}(\.{PRERELEASE_PATTERN})*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?",
+    re.ASCII,
 )
-PLACES = ("nodeName", "nodeSelector", "allNodes")
+NODE_FIELDS = ("nodeName", "nodeSelector", "allNodes")
 """The fields that say to which nodes a slice, or a device of it, belongs."""
 
 
@@ -54,12 +56,12 @@ def _validate(write: Write) -> Errors:
         yield from check_immutable(spec["pool"]["name"], old["pool"]["name"], "spec.pool.name")
         yield from check_immutable(spec["driver"], old["driver"], "spec.driver")
         yield from check_immutable(spec.get("nodeName"), old.get("nodeName"), "spec.nodeName")
-    yield from _check_places(spec)
+    yield from _check_node_fields(spec)
     devices, counters = spec.get("devices"), spec.get("sharedCounters")
     if devices and counters:
         yield invalid("spec", "", "only one of `sharedCounters` or `devices` is allowed")
     special = any(each.get("taints") or each.get("consumesCounters") for each in devices or ())
-    most = MOST_SPECIAL_DEVICES if special else MOST_DEVICES
+    most = MAX_DEVICES_WITH_TAINTS_OR_COUNTERS if special else MAX_DEVICES
     per_device = bool(spec.get("perDeviceNodeSelection"))
     yield from check_items(
         devices, "spec.devices", most, lambda each, at: _check_device(each, at, per_device), lambda each: each["name"]
@@ -75,7 +77,7 @@ def _check_pool(pool: Json) -> Errors:
         yield invalid("spec.pool.generation", pool["generation"], "must be greater than or equal to zero")
 
 
-def _check_places(spec: Json) -> Errors:
+def _check_node_fields(spec: Json) -> Errors:
     """To which nodes a slice belongs."""
     if spec.get("nodeName") == "":
         yield invalid("spec.nodeName", "", "must be either unset or set to a non-empty string")
@@ -84,7 +86,7 @@ def _check_places(spec: Json) -> Errors:
     if spec.get("nodeSelector") is not None and len(terms or ()) != 1:
         shown = GoText("[" + ",".join(SHAPES.go_text("NodeSelectorTerm", each) for each in terms or ()) + "]")
         yield invalid("spec.nodeSelector.nodeSelectorTerms", shown, "must have exactly one node selector term")
-    names = (*PLACES, "perDeviceNodeSelection")
+    names = (*NODE_FIELDS, "perDeviceNodeSelection")
     for name in names[2:]:
         if spec.get(name) is False:
             yield invalid(f"spec.{name}", False, "must be either unset or set to true")
@@ -106,8 +108,8 @@ def _check_node(found: Json, field: str) -> Errors:
 def _check_device(device: Json, field: str, per_device: bool) -> Errors:
     yield from check_label(device["name"], f"{field}.name")
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
-    if (count := len(attributes) + len(capacity)) > MOST_ATTRIBUTES:
-        text = f"the total number of attributes and capacities must not exceed {MOST_ATTRIBUTES}"
+    if (count := len(attributes) + len(capacity)) > MAX_ATTRIBUTES:
+        text = f"the total number of attributes and capacities must not exceed {MAX_ATTRIBUTES}"
         yield invalid(field, count, text)
     for name, attribute in sorted(attributes.items()):
         yield from check_qualified_name(name, f"{field}.attributes")
@@ -122,16 +124,20 @@ def _check_device(device: Json, field: str, per_device: bool) -> Errors:
                 yield forbidden(at, "allowMultipleAllocations must be true")
     yield from check_items(device.get("taints"), f"{field}.taints", 16, check_taint)
     yield from check_items(
-        device.get("consumesCounters"), f"{field}.consumesCounters", 2, _check_consumed, lambda each: each["counterSet"]
+        device.get("consumesCounters"),
+        f"{field}.consumesCounters",
+        2,
+        _check_consumed_counters,
+        lambda each: each["counterSet"],
     )
-    yield from _check_device_places(device, field, per_device)
+    yield from _check_device_node_fields(device, field, per_device)
     yield from check_binding_conditions(device, field)
 
 
-def _check_device_places(device: Json, field: str, per_device: bool) -> Errors:
+def _check_device_node_fields(device: Json, field: str, per_device: bool) -> Errors:
     """To which nodes a device belongs, where the slice leaves that to its devices."""
     if not per_device:
-        if any(device.get(each) is not None for each in PLACES):
+        if any(device.get(each) is not None for each in NODE_FIELDS):
             text = "can only be set if `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
             yield invalid(field, None, f"`nodeName`, `nodeSelector` and `allNodes` {text}")
         return
@@ -140,7 +146,7 @@ def _check_device_places(device: Json, field: str, per_device: bool) -> Errors:
         yield invalid(f"{field}.nodeName", "", "must not be empty")
     if device.get("allNodes") is False:
         yield invalid(f"{field}.allNodes", False, "must be either unset or set to true")
-    given = [f"`{each}`" for each in PLACES if device.get(each)]
+    given = [f"`{each}`" for each in NODE_FIELDS if device.get(each)]
     text = (
         "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to "
         "true in the ResourceSlice spec"
@@ -155,7 +161,7 @@ def _check_attribute(attribute: Json, field: str) -> Errors:
     version = attribute.get("version")
     if len((attribute.get("string") or "").encode()) > 64:
         yield too_long(f"{field}.string", 64)
-    if version is not None and not SEMVER.fullmatch(version):
+    if version is not None and not SEMVER_PATTERN.fullmatch(version):
         yield invalid(f"{field}.version", version, "must be a string compatible with semver.org spec 2.0.0")
     if len((version or "").encode()) > 64:
         yield too_long(f"{field}.version", 64)
@@ -168,7 +174,7 @@ def _check_counter_set(counters: Json, field: str) -> Errors:
     yield from _check_counters(counters, field, "name")
 
 
-def _check_consumed(counters: Json, field: str) -> Errors:
+def _check_consumed_counters(counters: Json, field: str) -> Errors:
     yield from _check_counters(counters, field, "counterSet")
 
 
@@ -188,21 +194,21 @@ def _check_counters(counters: Json, field: str, name: str) -> Errors:
             yield from check_label(each, f"{field}.counters")
 
 
-def _warn(found: Json) -> tuple[str, ...]:
+def _slice_warnings(found: Json) -> tuple[str, ...]:
     driver = found["spec"]["driver"]
     text = f'spec.driver: driver names should be lowercase; "{driver}" contains uppercase characters'
     return (text,) if driver != driver.lower() else ()
 
 
-SLICES = Kind(
+SLICE_KIND = Kind(
     "ResourceSlice",
     "resourceslices",
-    VERSION,
+    RESOURCE_API_VERSION,
     namespaced=False,
     shapes=SHAPES,
     prepare=_prepare,
     validate=_validate,
     counts_generation=True,
     selectable=("spec.nodeName", "spec.driver"),
-    warn=_warn,
+    warn=_slice_warnings,
 )

@@ -3,8 +3,8 @@
 from gpuplane.sandbox.apiserver.objects import Json
 from gpuplane.sandbox.apiserver.shapes import Default, Shapes
 
-VERSION = "resource.k8s.io/v1"
-TABLE = """
+RESOURCE_API_VERSION = "resource.k8s.io/v1"
+SHAPE_TABLE = """
 ResourceSlice apiVersion kind metadata!:ObjectMeta spec!:ResourceSliceSpec
 ResourceSliceSpec driver! pool!:ResourcePool nodeName* nodeSelector*:NodeSelector allNodes*:bool devices:[Device] perDeviceNodeSelection*:bool@DRAPartitionableDevices sharedCounters:[CounterSet]@DRAPartitionableDevices
 ResourcePool name! generation!:int64 resourceSliceCount!:int64
@@ -72,7 +72,7 @@ def _default_taint(taint: Json, now: str) -> None:
         taint["timeAdded"] = now
 
 
-DEFAULTS: dict[str, Default] = {"ExactDeviceRequest": _default_request, "DeviceSubRequest": _default_request}
-DEFAULTS |= {"DeviceToleration": _default_toleration, "DeviceTaint": _default_taint}
+DEFAULT_SETTERS: dict[str, Default] = {"ExactDeviceRequest": _default_request, "DeviceSubRequest": _default_request}
+DEFAULT_SETTERS |= {"DeviceToleration": _default_toleration, "DeviceTaint": _default_taint}
 """pkg/apis/resource/v1/defaults.go."""
-SHAPES = Shapes(TABLE, DEFAULTS, GO_NAMES)
+SHAPES = Shapes(SHAPE_TABLE, DEFAULT_SETTERS, GO_NAMES)

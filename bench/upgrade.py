@@ -15,7 +15,7 @@ from bench.row import Measure, Row
 from gpuplane.node.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.sandbox.agent import AGENT_PROGRAM, Agent
 from gpuplane.sandbox.kubelet import Kubelet
-from gpuplane.sandbox.succession import amid, come_and_go, replace
+from gpuplane.sandbox.succession import is_during_gap, replace_agent, run_pods_in_turn
 from tests import next_version
 
 TIMES = 50
@@ -44,17 +44,17 @@ async def replaced() -> list[Row]:
             old = node.agent()
             await old.start()
             await kubelet.until_capacity(GPU, 8, 8, deadline=30)
-            async with come_and_go(kubelet, GPU) as refusals:
+            async with run_pods_in_turn(kubelet, GPU) as refusals:
                 for _, program in zip(
                     range(TIMES), itertools.cycle((next_version.PROGRAM, AGENT_PROGRAM)), strict=False
                 ):
                     new = node.agent(program)
-                    gaps += [gap.ended_at - gap.started_at for gap in await replace(kubelet, old, new)]
+                    gaps += [gap.ended_at - gap.started_at for gap in await replace_agent(kubelet, old, new)]
                     old = new
             began = time.perf_counter()
             await old.stop()
             ends.append(time.perf_counter() - began)
-        outside = [each for each in refusals if not amid(each, kubelet.manager.gaps)]
+        outside = [each for each in refusals if not is_during_gap(each, kubelet.manager.gaps)]
     ordered = sorted(gaps)
     p99 = ordered[min(len(ordered) - 1, round(0.99 * len(ordered)))]
     how = f"p99 of {len(gaps)}, median {statistics.median(gaps) * 1e3:.0f} ms, max {ordered[-1] * 1e3:.0f} ms"

@@ -78,7 +78,7 @@ def test_nothing_is_given_twice(history: list[Step], seed: int, numa: bool) -> N
             chosen = choice.complete(step.advice, randomness)
             assert len(chosen) == len(set(chosen)) == step.wanted
             assert set(chosen) <= devices.resources[DEV].healthy - used
-            devices.record(AllocationKey(str(pods), "c", DEV), chosen, ANSWER)
+            devices.record_allocation(AllocationKey(str(pods), "c", DEV), chosen, ANSWER)
             before[AllocationKey(str(pods), "c", DEV)] = devices.allocated[AllocationKey(str(pods), "c", DEV)]
         assert devices.allocated == before
         held = Counter(id for each in devices.allocated.values() for id in each.ids)
@@ -91,7 +91,7 @@ def test_what_may_be_reused_comes_first(
 ) -> None:
     """An init container's devices: all of them before any other, and no preference where they suffice."""
     devices, randomness = listed(*healthy), random.Random(seed)
-    devices.record(AllocationKey("pod", "init", DEV), had, ANSWER)
+    devices.record_allocation(AllocationKey("pod", "init", DEV), had, ANSWER)
     try:
         choice = devices.choose(DEV, wanted, had, randomness)
     except KubeletError as refusal:
@@ -151,14 +151,14 @@ def test_capacity_is_the_list_and_allocatable_what_is_healthy(devices: list[tupl
     books.mark_connected(DEV)
     books.update_list(DEV, devices)
     assert books.capacities() == {DEV: (len(devices), healthy)}
-    assert books.expire(1e9) == []
+    assert books.remove_expired(1e9) == []
 
 
 def test_a_resource_goes_when_its_plugin_was_gone_for_longer_than_the_grace() -> None:
     devices = listed("a")
     devices.mark_disconnected(DEV, 10.0)
-    assert devices.expire(10.0 + STOP_GRACE_PERIOD) == []
-    assert devices.expire(10.1 + STOP_GRACE_PERIOD) == [DEV]
+    assert devices.remove_expired(10.0 + STOP_GRACE_PERIOD) == []
+    assert devices.remove_expired(10.1 + STOP_GRACE_PERIOD) == [DEV]
     assert devices.capacities() == {}
 
 
@@ -166,7 +166,7 @@ def test_a_resource_that_is_held_is_a_device_plugins_even_when_it_is_gone() -> N
     """So a pod that asks for it is refused by the device manager (isDevicePluginResource)."""
     devices = Devices()
     assert not devices.is_plugin_resource(DEV)
-    devices.record(AllocationKey("pod", "c", DEV), ["a"], ANSWER)
+    devices.record_allocation(AllocationKey("pod", "c", DEV), ["a"], ANSWER)
     assert devices.is_plugin_resource(DEV)
 
 
@@ -230,7 +230,7 @@ def test_what_is_allocated_survives_the_checkpoint(
     books = Devices()
     books.update_list(DEV, devices)
     for place, (taken, answer) in held.items():
-        books.record(place, taken, answer)
+        books.record_allocation(place, taken, answer)
     found = decode(encode(books))
     assert {p: ({i: set(n) for i, n in h.ids.items()}, h.response) for p, h in found.allocated.items()} == {
         p: ({i: set(n) for i, n in h.ids.items()}, h.response) for p, h in books.allocated.items()
@@ -269,7 +269,7 @@ def test_any_json_is_refused_or_read(content: object) -> None:
 def test_a_changed_checkpoint_is_refused_or_says_the_same(data: st.DataObject) -> None:
     """One byte is changed: only what makes no difference to what it says is read."""
     books = listed("a", "b")
-    books.record(AllocationKey("pod", "c", DEV), ["a"], ANSWER)
+    books.record_allocation(AllocationKey("pod", "c", DEV), ["a"], ANSWER)
     content = bytearray(encode(books))
     at = data.draw(st.integers(0, len(content) - 1))
     content[at] = data.draw(st.integers(0, 255))

@@ -32,7 +32,7 @@ class Changes:
             return found
 
 
-async def to_the_end(work: Coroutine[Any, Any, R]) -> R:
+async def finish_despite_cancellation(work: Coroutine[Any, Any, R]) -> R:
     """What comes of the work. Whoever cancels it waits until it is done."""
     task = asyncio.create_task(work)
     try:

@@ -53,7 +53,12 @@ def _make_claims(server: ApiServer, pod: Json) -> bool:
     statuses = [{"name": name, "resourceClaimName": claim} for name, claim in names.items() if claim]
     if statuses == ((pod.get("status") or {}).get("resourceClaimStatuses") or []):
         return False
-    _ask(server, "PATCH", f"{_place(pod, '/api/v1', 'pods')}/status", {"status": {"resourceClaimStatuses": statuses}})
+    _send(
+        server,
+        "PATCH",
+        f"{_object_path(pod, '/api/v1', 'pods')}/status",
+        {"status": {"resourceClaimStatuses": statuses}},
+    )
     return True
 
 
@@ -61,7 +66,7 @@ def _claim_for(server: ApiServer, pod: Json, wanted: Json) -> str | None:
     """The name of a pod's claim, which is made where it is not there; None where it cannot be made."""
     namespace, name, uid = (pod["metadata"][key] for key in ("namespace", "name", "uid"))
     for each in server.objects.list(msgspec.structs.replace(CLAIMS_PATH, namespace=namespace)):
-        if (_owner(each), each["metadata"].get("annotations", {}).get(POD_CLAIM_NAME)) == (uid, wanted["name"]):
+        if (_owner_uid(each), each["metadata"].get("annotations", {}).get(POD_CLAIM_NAME)) == (uid, wanted["name"]):
             return str(each["metadata"]["name"])
     space = f"{GROUP_PATH}/namespaces/{namespace}"
     path = parse_path(f"{space}/resourceclaimtemplates/{wanted['resourceClaimTemplateName']}")
@@ -78,7 +83,7 @@ def _claim_for(server: ApiServer, pod: Json, wanted: Json) -> str | None:
         "spec": template["spec"],
     }
     try:
-        return str(_ask(server, "POST", f"{space}/resourceclaims", body)["metadata"]["name"])
+        return str(_send(server, "POST", f"{space}/resourceclaims", body)["metadata"]["name"])
     except StatusError:
         return None
 
@@ -86,31 +91,31 @@ def _claim_for(server: ApiServer, pod: Json, wanted: Json) -> str | None:
 def _settle_claim(server: ApiServer, claim: Json, pods: dict[str, Json]) -> bool:
     """End what has ended of a claim; whether there was something."""
     metadata, status = claim["metadata"], claim.get("status") or {}
-    path = _place(claim, GROUP_PATH, "resourceclaims")
+    path = _object_path(claim, GROUP_PATH, "resourceclaims")
     reserved = status.get("reservedFor") or []
-    kept = [each for each in reserved if each["resource"] != "pods" or not _has_ended(pods.get(each["uid"]))]
+    kept = [each for each in reserved if each["resource"] != "pods" or not _has_finished(pods.get(each["uid"]))]
     ended, marked = len(kept) < len(reserved), bool(metadata.get("deletionTimestamp"))
     if not kept and DELETE_PROTECTION_FINALIZER in metadata.get("finalizers", ()) and (ended or marked):
-        _ask(server, "PATCH", f"{path}/status", {"status": {"reservedFor": None, "allocation": None}})
+        _send(server, "PATCH", f"{path}/status", {"status": {"reservedFor": None, "allocation": None}})
         left = [each for each in metadata["finalizers"] if each != DELETE_PROTECTION_FINALIZER]
-        _ask(server, "PATCH", path, {"metadata": {"finalizers": left or None}})
+        _send(server, "PATCH", path, {"metadata": {"finalizers": left or None}})
     elif ended:
-        _ask(server, "PATCH", f"{path}/status", {"status": {"reservedFor": kept or None}})
-    owner = _owner(claim)
-    if not kept and owner and not marked and _has_ended(pods.get(owner)):
+        _send(server, "PATCH", f"{path}/status", {"status": {"reservedFor": kept or None}})
+    owner = _owner_uid(claim)
+    if not kept and owner and not marked and _has_finished(pods.get(owner)):
         with suppress(StatusError):  # it went with its finalizer
-            _ask(server, "DELETE", path)
+            _send(server, "DELETE", path)
         return True
     return ended
 
 
-def _owner(claim: Json) -> str:
+def _owner_uid(claim: Json) -> str:
     """The UID of the pod for which a claim was made; "" of none."""
     owners: Iterator[Any] = iter(claim["metadata"].get("ownerReferences") or ())
     return next((str(each["uid"]) for each in owners if each["kind"] == "Pod" and each.get("controller")), "")
 
 
-def _has_ended(pod: Json | None) -> bool:
+def _has_finished(pod: Json | None) -> bool:
     return pod is None or _is_done(pod)
 
 
@@ -120,9 +125,9 @@ def _is_done(pod: Json) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or bool(marked)
 
 
-def _place(found: Json, prefix: str, plural: str) -> str:
+def _object_path(found: Json, prefix: str, plural: str) -> str:
     return f"{prefix}/namespaces/{found['metadata']['namespace']}/{plural}/{found['metadata']['name']}"
 
 
-def _ask(server: ApiServer, method: str, path: str, body: Json | None = None) -> Json:
+def _send(server: ApiServer, method: str, path: str, body: Json | None = None) -> Json:
     return send_as_client(server, "kube-controller-manager", method, path, body)

@@ -17,7 +17,7 @@ STREAM_END_SECONDS = 0.1
 """Seconds before a gap in which a call to an agent that was killed may fail: the end of its stream is seen later."""
 
 
-async def replace(
+async def replace_agent(
     kubelet: Kubelet, old: Agent, new: Agent, *, kill: bool = False, deadline: float = 30.0
 ) -> list[PluginGap]:
     """Start an agent beside one that serves, and end that: ask it to end, or kill it. Gives the times in which kubelet
@@ -35,7 +35,7 @@ async def replace(
     return kubelet.manager.gaps[before:]
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class RejectedPod(msgspec.Struct, frozen=True):
     """A pod that was rejected: from when to when kubelet was at it, and why."""
 
     began: float
@@ -44,9 +44,9 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 @asynccontextmanager
-async def come_and_go(kubelet: Kubelet, resource: str, count: int = 2) -> AsyncIterator[list[Refusal]]:
+async def run_pods_in_turn(kubelet: Kubelet, resource: str, count: int = 2) -> AsyncIterator[list[RejectedPod]]:
     """Pods that ask for so many devices, one after the other until the block ends. Gives those that are rejected."""
-    refusals: list[Refusal] = []
+    rejected_pods: list[RejectedPod] = []
 
     async def play() -> None:
         for number in itertools.count():
@@ -54,7 +54,7 @@ async def come_and_go(kubelet: Kubelet, resource: str, count: int = 2) -> AsyncI
             try:
                 await kubelet.run(pod)
             except PodRejected as rejected:
-                refusals.append(Refusal(began, time.monotonic(), str(rejected)))
+                rejected_pods.append(RejectedPod(began, time.monotonic(), str(rejected)))
                 kubelet.workers.rejected_pods.pop(pod.key, None)
             else:
                 await kubelet.end(pod.key)
@@ -62,12 +62,12 @@ async def come_and_go(kubelet: Kubelet, resource: str, count: int = 2) -> AsyncI
 
     playing = asyncio.create_task(play())
     try:
-        yield refusals
+        yield rejected_pods
     finally:
         playing.cancel()
         await asyncio.gather(playing, return_exceptions=True)
 
 
-def amid(refusal: Refusal, gaps: Iterable[PluginGap]) -> bool:
+def is_during_gap(pod: RejectedPod, gaps: Iterable[PluginGap]) -> bool:
     """Whether a pod came while there was no plugin."""
-    return any(refusal.began <= gap.ended_at and refusal.ended >= gap.started_at - STREAM_END_SECONDS for gap in gaps)
+    return any(pod.began <= gap.ended_at and pod.ended >= gap.started_at - STREAM_END_SECONDS for gap in gaps)

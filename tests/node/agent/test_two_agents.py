@@ -20,7 +20,7 @@ from gpuplane.node.model.encoding import decode
 from gpuplane.node.model.status import KUBELET_LOCK
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
-from gpuplane.sandbox.succession import amid, come_and_go, replace
+from gpuplane.sandbox.succession import is_during_gap, replace_agent, run_pods_in_turn
 from tests.node.agent.test_process import WAITS
 
 GPUS = 8
@@ -261,14 +261,14 @@ async def test_no_drain_and_no_verdict_is_lost_and_no_pod_is_rejected_but_in_the
                 )
             )
             await kubelet.until_capacity(name, GPUS, GPUS - 2)
-            async with come_and_go(kubelet, name) as rejected:
+            async with run_pods_in_turn(kubelet, name) as rejected:
                 for turn in range(6):
                     new = place.agent("first")
-                    gaps = await replace(kubelet, old, new, kill=turn % 3 == 2)
+                    gaps = await replace_agent(kubelet, old, new, kill=turn % 3 == 2)
                     old = new
                     times += [gap.ended_at - gap.started_at for gap in gaps]
                     await kubelet.until_capacity(name, GPUS, GPUS - 2)
-            assert [each for each in rejected if not amid(each, kubelet.manager.gaps)] == []
+            assert [each for each in rejected if not is_during_gap(each, kubelet.manager.gaps)] == []
             assert len(times) >= 6
             assert sorted(times)[len(times) // 2] < 1.0  # 20 ms where nobody else is busy
             assert {id for id, health in kubelet.device_health()[name].items() if health == "Unhealthy"} == {

@@ -13,7 +13,7 @@ from gpuplane.node.core.ledger import FORMAT_VERSION
 from gpuplane.sandbox.agent import AGENT_PROGRAM, Agent
 from gpuplane.sandbox.kubelet import Kubelet
 from gpuplane.sandbox.kubelet.manager import PluginGap
-from gpuplane.sandbox.succession import Refusal, amid, come_and_go, replace
+from gpuplane.sandbox.succession import RejectedPod, is_during_gap, replace_agent, run_pods_in_turn
 from tests import next_version
 from tests.lengths import length
 from tests.node.agent.test_process import GPU, gpuplane
@@ -98,9 +98,9 @@ def note(kubelet: Kubelet, shown: list[set[str]], resource: str) -> None:
     shown.append(unhealthy(kubelet))
 
 
-def just_ill(refusal: Refusal, acts: list[PluginGap]) -> bool:
+def just_ill(refusal: RejectedPod, acts: list[PluginGap]) -> bool:
     """Whether a pod was refused a device in the very moment in which that was drained or failed."""
-    return " not available" in refusal.why and amid(refusal, acts)
+    return " not available" in refusal.why and is_during_gap(refusal, acts)
 
 
 def left_out(said: list[str]) -> bool:
@@ -137,12 +137,12 @@ async def test_no_drain_and_no_verdict_is_lost_between_versions_and_no_pod_but_i
             await kubelet.until_capacity(GPU, GPUS, GPUS)
             await history.drain("GPU-6", "waits for its replacement")
             await history.fail(kubelet, "GPU-7")
-            async with come_and_go(kubelet, GPU) as refusals:
+            async with run_pods_in_turn(kubelet, GPU) as refusals:
                 for turn in range(turns):
                     version = (turn + 1) % 2
                     new, shown = history.agent(version), list[set[str]]()
                     kubelet.manager.on_list = partial(note, kubelet, shown)
-                    gaps += await replace(kubelet, old, new, kill=turn % 4 >= 2, deadline=60)
+                    gaps += await replace_agent(kubelet, old, new, kill=turn % 4 >= 2, deadline=60)
                     old = new
                     await history.until_shown(kubelet)
                     assert all(each >= history.ill for each in shown), (turn, history.ill, shown)
@@ -153,7 +153,7 @@ async def test_no_drain_and_no_verdict_is_lost_between_versions_and_no_pod_but_i
                     await history.act(kubelet, turn)
                     acts.append(PluginGap(GPU, began, kubelet.manager.options.now()))
             assert [
-                each for each in refusals if not amid(each, kubelet.manager.gaps) and not just_ill(each, acts)
+                each for each in refusals if not is_during_gap(each, kubelet.manager.gaps) and not just_ill(each, acts)
             ] == []
             assert len(gaps) >= turns
             print("gaps in ms:", sorted(round((gap.ended_at - gap.started_at) * 1e3) for gap in gaps))

@@ -22,7 +22,7 @@ import pytest
 from gpuplane.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.sandbox.scheduler.cel import check_expression
 from gpuplane.sandbox.scheduler.claims import Allocation, ClaimStatus, Consumer, DeviceStatus, ResourceClaim
-from gpuplane.sandbox.scheduler.objects import read, write
+from gpuplane.sandbox.scheduler.objects import from_object, to_object
 from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, find_claims, is_ready_to_bind
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 
@@ -30,7 +30,7 @@ Json = dict[str, Any]
 RECORDED = Path(__file__).parent / "testdata/kubernetes-1.36/allocation.jsonl"
 COMMON, *CASES = (json.loads(line) for line in RECORDED.read_text().splitlines())
 NODES = tuple(
-    read({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **rack}}}, ApiNode)
+    from_object({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **rack}}}, ApiNode)
     for name, rack in {
         "gpu-node-1": {},
         "node-a": {"example.com/rack": "r1"},
@@ -60,7 +60,7 @@ class Replay:
         self.slices: dict[str, ResourceSlice] = {}
         self.claims: dict[str, ResourceClaim] = {}
         self.templates = {each["metadata"]["name"]: each for each in case.get("ResourceClaimTemplate", ())}
-        self.classes = tuple(read(self.shared(each), DeviceClass) for each in case["classes"])
+        self.classes = tuple(from_object(self.shared(each), DeviceClass) for each in case["classes"])
         self.pods: dict[str, ApiPod] = {}
         self.decisions: dict[str, Decision] = {}
         self.put_slices(case["slices"])
@@ -74,12 +74,12 @@ class Replay:
 
     def put_slices(self, slices: list[Any]) -> None:
         for each in slices:
-            found = read(self.shared(each), ResourceSlice)
+            found = from_object(self.shared(each), ResourceSlice)
             self.slices[found.metadata.name] = found
 
     def put_claim(self, found: Json) -> None:
         metadata = {"namespace": "default", **found["metadata"]}
-        claim = read({**found, "metadata": metadata}, ResourceClaim)
+        claim = from_object({**found, "metadata": metadata}, ResourceClaim)
         requests = [each.exactly for each in claim.spec.devices.requests if each.exactly]
         if any(check_expression(each.cel.expression) for want in requests for each in want.selectors if each.cel):
             return  # the API server does not take it
@@ -103,13 +103,13 @@ class Replay:
         affinity = {"nodeAffinity": REQUIRED}
         spec = {"resourceClaims": wanted, "nodeSelector": found.get("nodeSelector"), "affinity": affinity}
         pod = {"metadata": metadata, "spec": spec, "status": {"resourceClaimStatuses": made}}
-        self.pods[name] = read(pod, ApiPod)
+        self.pods[name] = from_object(pod, ApiPod)
 
     def set_status(self, claim: str, status: Json) -> None:
         reserved = status.get("reservedFor", [])
         if isinstance(reserved, dict):
             reserved = [{**reserved["of"], "name": f"x{n}", "uid": f"u{n}"} for n in range(reserved["times"])]
-        self.replace_status(f"default/{claim}", read({**status, "reservedFor": reserved}, ClaimStatus))
+        self.replace_status(f"default/{claim}", from_object({**status, "reservedFor": reserved}, ClaimStatus))
 
     def replace_status(self, key: str, status: ClaimStatus) -> None:
         claim = self.claims[key]
@@ -145,7 +145,7 @@ class Replay:
             consumer = {"resource": "pods", "name": name, "uid": pod.metadata.uid}
             allocation = decision.allocations.get(str(claim), held.allocation)
             self.replace_status(
-                key, ClaimStatus(allocation, (*held.reserved_for, read(consumer, Consumer)), held.devices)
+                key, ClaimStatus(allocation, (*held.reserved_for, from_object(consumer, Consumer)), held.devices)
             )
 
     def meet_conditions(self, recorded: Mapping[str, Json]) -> None:
@@ -206,7 +206,7 @@ def recorded_answer(answer: Any) -> Any:
 
 def show(claim: ResourceClaim) -> Json:
     """What a claim has, as the file has it."""
-    held = write(claim.status.allocation or Allocation())
+    held = to_object(claim.status.allocation or Allocation())
     found: Json = {"results": []}
     for each in held.get("devices", {}).get("results", ()):
         request, place = each.pop("request"), " ".join(each.pop(key) for key in ("driver", "pool", "device"))

@@ -10,24 +10,24 @@ from gpuplane.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuplane.sandbox.scheduler.claims import ClaimStatus, ResourceClaim
 from gpuplane.sandbox.scheduler.nodeselection import matches_node
-from gpuplane.sandbox.scheduler.objects import read
-from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, list_held
+from gpuplane.sandbox.scheduler.objects import from_object
+from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, find_in_use
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 
 Json = dict[str, Any]
 NODES = ("a", "b")
-CLASS = read({"metadata": {"name": "gpu"}, "spec": {}}, DeviceClass)
+CLASS = from_object({"metadata": {"name": "gpu"}, "spec": {}}, DeviceClass)
 
 
 def node(name: str, **labels: str) -> ApiNode:
-    return read({"metadata": {"name": name, "labels": labels}}, ApiNode)
+    return from_object({"metadata": {"name": name, "labels": labels}}, ApiNode)
 
 
 def slice_of(devices: int, on: str = "a", **device: Any) -> ResourceSlice:
     pool = {"name": on, "generation": 1, "resourceSliceCount": 1}
     listed = [{"name": f"gpu-{index}", **device} for index in range(devices)]
     spec = {"driver": "gpu.example.com", "pool": pool, "nodeName": on, "devices": listed}
-    return read({"metadata": {"name": f"slice-{on}"}, "spec": spec}, ResourceSlice)
+    return from_object({"metadata": {"name": f"slice-{on}"}, "spec": spec}, ResourceSlice)
 
 
 def claim(name: str = "c", requests: Iterable[Json] = ({},), **devices: Any) -> ResourceClaim:
@@ -38,13 +38,15 @@ def claim(name: str = "c", requests: Iterable[Json] = ({},), **devices: Any) -> 
         for index, each in enumerate(requests)
     ]
     spec = {"devices": {"requests": listed, **devices}}
-    return read({"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": spec}, ResourceClaim)
+    return from_object(
+        {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": spec}, ResourceClaim
+    )
 
 
 def pod(*claims: str, **spec: Any) -> ApiPod:
     wanted = [{"name": each, "resourceClaimName": each} for each in claims]
     metadata = {"name": "p", "namespace": "default", "uid": "uid-p"}
-    return read({"metadata": metadata, "spec": {"resourceClaims": wanted, **spec}}, ApiPod)
+    return from_object({"metadata": metadata, "spec": {"resourceClaims": wanted, **spec}}, ApiPod)
 
 
 def cluster(
@@ -116,7 +118,9 @@ def test_a_missing_class_is_named() -> None:
 
 def test_a_pod_waits_for_its_claim() -> None:
     going = claim()
-    going = ResourceClaim(read({**META, "deletionTimestamp": "2026-11-22T00:00:00Z"}, type(going.metadata)), going.spec)
+    going = ResourceClaim(
+        from_object({**META, "deletionTimestamp": "2026-11-22T00:00:00Z"}, type(going.metadata)), going.spec
+    )
 
     assert decide(cluster([slice_of(1)]), pod("c")).outcome == "waiting"
     assert decide(cluster([slice_of(1)], going), pod("c")).outcome == "waiting"
@@ -124,7 +128,7 @@ def test_a_pod_waits_for_its_claim() -> None:
 
 def test_a_claim_of_another_pod_of_that_name_is_not_taken() -> None:
     """The claim of a template belongs to the pod with the UID that its owner has."""
-    metadata = read(
+    metadata = from_object(
         {**META, "ownerReferences": [{"kind": "Pod", "name": "p", "uid": "uid-old"}]}, type(claim().metadata)
     )
     made = {"resourceClaimStatuses": [{"name": "g", "resourceClaimName": "c"}]}
@@ -132,7 +136,7 @@ def test_a_claim_of_another_pod_of_that_name_is_not_taken() -> None:
 
     def of(uid: str) -> ApiPod:
         head = {"name": "p", "namespace": "default", "uid": uid}
-        return read({"metadata": head, "spec": spec, "status": made}, ApiPod)
+        return from_object({"metadata": head, "spec": spec, "status": made}, ApiPod)
 
     found = cluster([slice_of(1)], ResourceClaim(metadata, claim().spec))
     assert decide(found, of("uid-new")).outcome == "waiting"
@@ -147,7 +151,7 @@ def test_an_unused_allocation_on_a_wrong_node_is_dropped() -> None:
 
     assert decision.outcome == "unschedulable"
     assert decision.deallocate == ""  # no node suits the pod itself
-    elsewhere = read({"metadata": {"name": "b", "labels": {"on": "b"}}}, ApiNode)
+    elsewhere = from_object({"metadata": {"name": "b", "labels": {"on": "b"}}}, ApiNode)
     found = Cluster((node("a"), elsewhere), (slice_of(1, "a"),), (CLASS,), (allocated(wanted, first),))
     assert decide(found, pod("c", nodeSelector={"on": "b"})).deallocate == "c"
 
@@ -183,7 +187,7 @@ def test_no_device_is_held_by_two_claims(claims: list[list[Json]], count: int, t
         wanted = claim(f"c{index}", requests)
         decision = decide(cluster(slices, *done, wanted), pod(f"c{index}"))
         if decision.outcome == "scheduled":
-            before = list_held(done).devices
+            before = find_in_use(done).devices
             done.append(allocated(wanted, decision))
             results = done[-1].status.allocation.devices.results  # type: ignore[union-attr]
             assert len({each.id for each in results}) == len(results)

@@ -87,7 +87,7 @@ def status_details_of(path: ResourcePath) -> Json:
 
 
 def parse_path(path: str) -> ResourcePath:
-    """Where a path points. Raises Refusal."""
+    """Where a path points. Raises StatusError."""
     found = OBJECT_PATH.fullmatch(path)
     if found is None:
         raise StatusError(404, "NotFound", "the server could not find the requested resource")
@@ -108,7 +108,7 @@ class Objects:
         return msgspec.structs.replace(path, subresource="") in self._objects
 
     def get(self, path: ResourcePath) -> Json:
-        """One object. Raises Refusal."""
+        """One object. Raises StatusError."""
         found = self._objects.get(msgspec.structs.replace(path, subresource=""))
         if found is None:
             raise StatusError(
@@ -162,7 +162,7 @@ class Objects:
         self.history.clear()
 
     def changes_since(self, path: ResourcePath, version: int) -> Iterator[Change]:
-        """What became of a collection after a version. Raises Refusal, as the watch cache says it."""
+        """What became of a collection after a version. Raises StatusError, as the watch cache says it."""
         if version < self._compacted_version:
             raise StatusError(410, "Expired", f"too old resource version: {version} ({self._compacted_version})")
         return (each for each in self.history if each.version > version and path.contains(each.path))

@@ -10,8 +10,8 @@ What it does not know: authorization, admission, tables, CEL.
 Each server has a token of its own, which its kubeconfig has: other users of the machine reach the port, too. A page in
 a browser of this user reaches it under a name that leads here (DNS rebinding): the Host is checked.
 
-`troubles` says what happens to requests; `drop`, `finish` and `expire` to the streams that are open; `down` and `up` to
-the whole server, on the same port.
+`failures` says what happens to requests; `drop_connections`, `end_streams` and `expire_history` end the open streams;
+`stop` and `start` the whole server, on the same port.
 """
 
 import asyncio

@@ -118,7 +118,7 @@ class Shapes:
         return {key: self._value_with_maps(fields.get(key), value) for key, value in found.items()}
 
     def maps_to_lists(self, struct: str, found: Any) -> Any:
-        """The opposite of `keyed`."""
+        """The opposite of `lists_to_maps`."""
         if not isinstance(found, dict) or struct not in self._structs:
             return found
         fields = self._fields[struct]

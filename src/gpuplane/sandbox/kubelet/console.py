@@ -1,6 +1,6 @@
 """A person at the embedded kubelet: words in, and out what happens, as it happens.
 
-What is said (`said`) comes from looking at the kubelet after each change, not from calls inside it.
+What is said (`messages`) comes from looking at the kubelet after each change, not from calls inside it.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import msgspec
 from gpuplane.base.strict import closest_match
 from gpuplane.base.text import clip
 from gpuplane.node.model.cdi import ContainerEdits
-from gpuplane.sandbox.kubelet import messages as said
+from gpuplane.sandbox.kubelet import messages
 from gpuplane.sandbox.kubelet.messages import Message
 from gpuplane.sandbox.kubelet.pods import Container, Pod, PodRejected
 from gpuplane.sandbox.kubelet.server import Kubelet
@@ -42,7 +42,7 @@ class CommandError(Exception):
 
 
 class Console:
-    """`say` is told everything. `follow` runs beside `obey`, which takes one typed line at a time."""
+    """`emit` is told everything. `follow` runs beside `execute`, which takes one typed line at a time."""
 
     def __init__(self, kubelet: Kubelet, emit: Callable[[Message], None]) -> None:
         self.kubelet, self.emit = kubelet, emit
@@ -54,7 +54,7 @@ class Console:
         while True:
             now = _KubeletView.observe(self.kubelet)
             for call in self.kubelet.trace[seen:]:
-                self.emit(said.call_message(call))
+                self.emit(messages.call_message(call))
             for news in now.changes_since(before):
                 self.emit(news)
             seen, before = len(self.kubelet.trace), now
@@ -93,19 +93,19 @@ class Console:
 
     async def _admit(self, pod: Pod) -> None:
         try:
-            self.emit(said.running_message(await self.kubelet.run(pod), self.kubelet))
+            self.emit(messages.running_message(await self.kubelet.run(pod), self.kubelet))
         except PodRejected as rejected:
-            self.emit(said.rejected_message(pod.key, rejected))
+            self.emit(messages.rejected_message(pod.key, rejected))
         except ValueError as error:
             self.emit(Message("error", {"message": str(error)}, (f"error: {error}",)))
 
     async def _crash(self, words: list[str]) -> None:
-        key = self._running(words, "crash")
+        key = self._running_pod_key(words, "crash")
         for container in self.kubelet.pods[key].pod.containers:
             self.kubelet.crash(key, container.name)
         self.emit(Message("crashed", {"pod": key}, (f"pod {key} crashed: its containers are created again",)))
 
-    def _running(self, words: list[str], verb: str) -> str:
+    def _running_pod_key(self, words: list[str], verb: str) -> str:
         """The pod that one word names. Raises CommandError."""
         key = _parse_key(_only_argument(words, verb))
         if key not in self.kubelet.pods:
@@ -113,26 +113,26 @@ class Console:
         return key
 
     async def _end(self, words: list[str]) -> None:
-        key = self._running(words, "end")
+        key = self._running_pod_key(words, "end")
         await self.kubelet.end(key)
         self.emit(Message("ended", {"pod": key}, (f"pod {key} ended",)))
 
     async def _show(self, words: list[str]) -> None:
-        self.emit(said.shown_message(self.kubelet.pods[self._running(words, "show")]))
+        self.emit(messages.shown_message(self.kubelet.pods[self._running_pod_key(words, "show")]))
 
     async def _pods(self, words: list[str]) -> None:
         _no_arguments(words, "pods")
         for running in self.kubelet.pods.values():
-            self.emit(said.pod_message(running, self.kubelet))
+            self.emit(messages.pod_message(running, self.kubelet))
         for key, rejected in self.kubelet.rejected_pods.items():
-            self.emit(said.rejected_message(key, rejected))
+            self.emit(messages.rejected_message(key, rejected))
         if not self.kubelet.pods and not self.kubelet.rejected_pods:
             self.emit(Message("pods", {}, ("no pods",)))
 
     async def _status(self, words: list[str]) -> None:
         _no_arguments(words, "status")
         for resource, figures in self.kubelet.node_capacities().items():
-            self.emit(said.node_message(resource, figures, len(self.kubelet.devices.held_ids(resource))))
+            self.emit(messages.node_message(resource, figures, len(self.kubelet.devices.held_ids(resource))))
         if not self.kubelet.node_capacities():
             self.emit(Message("node", {}, ("no plugin has registered yet",)))
 
@@ -170,17 +170,17 @@ class _KubeletView(msgspec.Struct, frozen=True):
         for resource in {**before.devices, **self.devices}:
             old, new = before.devices.get(resource, {}), self.devices.get(resource, {})
             if old != new:
-                yield said.devices_message(resource, old, new)
+                yield messages.devices_message(resource, old, new)
         for resource, figures in self.node_capacities.items():
             if before.node_capacities.get(resource) != figures:
-                yield said.node_message(resource, figures)
+                yield messages.node_message(resource, figures)
         for (pod, container), why in self.waiting_reasons.items():
             if before.waiting_reasons.get((pod, container)) != why:
                 data = {"pod": pod, "container": container, "reason": why}
                 yield Message("waiting", data, (f"pod {pod}: {container} waits: {why}",))
         for (pod, container), edits in self.created.items():
             if before.created.get((pod, container)) is not edits:
-                yield said.created_message(pod, container, edits)
+                yield messages.created_message(pod, container, edits)
 
 
 # what is typed

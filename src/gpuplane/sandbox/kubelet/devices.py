@@ -101,7 +101,7 @@ class Devices(msgspec.Struct):
         known.healthy = set()
         known.stopped_at = now
 
-    def expire(self, now: float) -> list[str]:
+    def remove_expired(self, now: float) -> list[str]:
         """Forget the resources whose plugins have been gone for too long; their names."""
         gone = [name for name, known in self.resources.items() if _expired(known, now)]
         for name in gone:
@@ -128,7 +128,7 @@ class Devices(msgspec.Struct):
             if (place.uid, place.container) == (uid, container)
         }
 
-    def record(self, key: AllocationKey, ids: Iterable[str], response: pb.ContainerAllocateResponse) -> None:
+    def record_allocation(self, key: AllocationKey, ids: Iterable[str], response: pb.ContainerAllocateResponse) -> None:
         """Enter that a container holds these ids."""
         known = self.resources.get(key.resource, ResourceState())
         self.allocated[key] = HeldDevices({id: known.numa_nodes.get(id, ()) for id in ids}, response)
@@ -145,7 +145,7 @@ class Devices(msgspec.Struct):
     def choose(
         self, resource: str, wanted: int, reusable: Collection[str], rng: random.Random, prefer_numa: bool = False
     ) -> Choice:
-        """Which ids a container may get; near the NUMA nodes that fit where `numa` says so. Raises Refusal."""
+        """Which ids a container may get; near the NUMA nodes that fit if `prefer_numa`. Raises KubeletError."""
         known = self.resources.get(resource)
         if known is None:
             raise KubeletError(f"cannot allocate unregistered device {resource}")

@@ -42,7 +42,7 @@ class Endpoint:
         self.options = pb.DevicePluginOptions()
 
     async def connect(self, deadline: float) -> None:
-        """Dial, and ask for the options. Raises Refusal."""
+        """Dial, and ask for the options. Raises KubeletError."""
         try:
             async with asyncio.timeout(deadline):
                 await self._channel.channel_ready()
@@ -72,7 +72,7 @@ class Endpoint:
             self._record_call("ListAndWatch ended")
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
-        """The plugin's advice; no advice where it gives none. Raises Refusal."""
+        """The plugin's advice; no advice where it gives none. Raises KubeletError."""
         if not self.options.get_preferred_allocation_available:
             return []
         self._record_call("GetPreferredAllocation", available, must_include, size)
@@ -87,7 +87,7 @@ class Endpoint:
         return list(answer.container_responses[0].deviceIDs) if answer.container_responses else []
 
     async def allocate(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
-        """One container's devices, given out. Raises Refusal."""
+        """One container's devices, given out. Raises KubeletError."""
         self._record_call("Allocate", ids)
         request = pb.AllocateRequest(container_requests=[pb.ContainerAllocateRequest(devices_ids=ids)])
         answer = await self._call(lambda: self._plugin.Allocate(request))
@@ -96,7 +96,7 @@ class Endpoint:
         return answer.container_responses[0]
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Right before a container is created, where the plugin wants it. Raises Refusal."""
+        """Right before a container is created, where the plugin wants it. Raises KubeletError."""
         if not self.options.pre_start_required:
             return
         self._record_call("PreStartContainer", ids)

@@ -99,7 +99,7 @@ class DeviceManager:
 
     def capacities(self) -> dict[str, tuple[int, int]]:
         """resource → (capacity, allocatable), now. Resources gone for too long go here (GetCapacity)."""
-        if gone := self.devices.expire(self.options.now()):
+        if gone := self.devices.remove_expired(self.options.now()):
             for resource in gone:
                 self.endpoints.pop(resource, None)
             self._write_checkpoint()
@@ -110,7 +110,7 @@ class DeviceManager:
         self.devices.free_others({pod.uid for pod in self._active()})
 
     async def allocate(self, uid: str, container: Container, reusable: dict[str, set[str]]) -> Responses:
-        """One Allocate for each of a container's resources that plugins have. Raises Refusal.
+        """One Allocate for each of a container's resources that plugins have. Raises KubeletError.
 
         What was given before a refusal stays in the books until the next allocation finds that the pod is not active.
         """
@@ -123,14 +123,14 @@ class DeviceManager:
             ids = await self._choose(resource, wanted, reusable.get(resource, set()))
             if ids:
                 answers[resource] = await self._live_endpoint(resource).allocate(ids)
-                self.devices.record(AllocationKey(uid, container.name, resource), ids, answers[resource])
+                self.devices.record_allocation(AllocationKey(uid, container.name, resource), ids, answers[resource])
         if answers:
             self._write_checkpoint()
             self.changes.notify()
         return answers
 
     async def pre_start(self, uid: str, container: Container) -> None:
-        """PreStartContainer for each resource, where its plugin asked for it. Raises Refusal.
+        """PreStartContainer for each resource, where its plugin asked for it. Raises KubeletError.
 
         After kubelet's start nobody knows what a plugin asked for until it registers: then it is not called.
         """

@@ -13,7 +13,7 @@ from gpuplane.sandbox.kubelet.endpoint import Call
 from gpuplane.sandbox.kubelet.pods import PodRejected, RunningPod
 from gpuplane.sandbox.kubelet.server import Kubelet
 
-MOST_NAMED = 4
+MAX_NAMED_DEVICES = 4
 """So many devices are named one by one in a line."""
 
 
@@ -41,7 +41,7 @@ def devices_message(resource: str, old: Mapping[str, str], new: Mapping[str, str
     what = [f"{id} is {health.lower()}" for id, health in sorted(new.items()) if id in old and old[id] != health]
     what += [f"{id} is new" for id in sorted(new.keys() - old.keys()) if old]
     what += [f"{id} is gone" for id in sorted(old.keys() - new.keys())]
-    named = f" ({', '.join(what)})" if 0 < len(what) <= MOST_NAMED else ""
+    named = f" ({', '.join(what)})" if 0 < len(what) <= MAX_NAMED_DEVICES else ""
     line = f"devices {resource}: {len(new)}, healthy {healthy}{named}"
     return Message("devices", {"resource": resource, "devices": dict(sorted(new.items()))}, (line,))
 
@@ -60,7 +60,11 @@ def running_message(running: RunningPod, kubelet: Kubelet) -> Message:
     held, got = kubelet.devices.held_by(running.pod.uid, "main"), running.response()
     lines = [f"{resource}: {', '.join(sorted(ids))}" for resource, ids in held.items()]
     lines += [f"gets {each}" for each in _response_lines(got)]
-    data = {"pod": running.pod.key, "devices": {name: sorted(ids) for name, ids in held.items()}, "gets": _as_json(got)}
+    data = {
+        "pod": running.pod.key,
+        "devices": {name: sorted(ids) for name, ids in held.items()},
+        "gets": _response_data(got),
+    }
     return Message("running", data, (f"pod {running.pod.key} runs", *(f"  {line}" for line in lines)))
 
 
@@ -80,7 +84,8 @@ def created_message(pod: str, container: str, edits: ContainerEdits) -> Message:
     counts = ((len(edits.mounts), "mount"), (len(edits.env), "variable"), (len(edits.hooks), "hook"))
     *most, last = (format_count(number, what) for number, what in counts)
     lines = [
-        f"  with {format_count(len(paths), 'device')}" + (f": {join_first_names(paths, MOST_NAMED)}" if paths else ""),
+        f"  with {format_count(len(paths), 'device')}"
+        + (f": {join_first_names(paths, MAX_NAMED_DEVICES)}" if paths else ""),
         f"  with {', '.join(most)} and {last}: for all details, type show {pod.removeprefix('default/')}",
     ]
     return Message("created", data, (f"pod {pod}: {container} is created", *lines))
@@ -109,7 +114,7 @@ def _device_numbers(node: DeviceNode) -> str:
     return f"{node.type} {node.major}:{node.minor or 0}" if node.major is not None else ""
 
 
-def _as_json(got: pb.ContainerAllocateResponse) -> dict[str, Any]:
+def _response_data(got: pb.ContainerAllocateResponse) -> dict[str, Any]:
     return MessageToDict(got, preserving_proto_field_name=True)
 
 

@@ -40,7 +40,7 @@ class PodResources(PodResourcesListerServicer):
         await self._admit_request(context)
         if self.registration.failures.knows_pods:
             self.manager.free_ended_pods()
-        answer = pb.ListPodResourcesResponse(pod_resources=map(self._pod, self._pods()))
+        answer = pb.ListPodResourcesResponse(pod_resources=map(self._pod_resources, self._listed_pods()))
         self.manager.list_count += 1
         self.manager.changes.notify()
         return answer
@@ -51,7 +51,7 @@ class PodResources(PodResourcesListerServicer):
         await self._admit_request(context)
         return pb.AllocatableResourcesResponse(
             devices=[
-                _device(name, id, known.numa_nodes[id])
+                _one_device(name, id, known.numa_nodes[id])
                 for name, known in self.manager.devices.resources.items()
                 for id in known.last_list
                 if id in known.healthy
@@ -61,11 +61,11 @@ class PodResources(PodResourcesListerServicer):
     async def Get(self, request: pb.GetPodResourcesRequest, context: Context) -> pb.GetPodResourcesResponse:
         await self._admit_request(context)
         key = f"{request.pod_namespace}/{request.pod_name}"
-        pod = next((pod for pod in self._pods() if pod.key == key), None)
+        pod = next((pod for pod in self._listed_pods() if pod.key == key), None)
         if pod is None:
             missing = f"pod {request.pod_name} in namespace {request.pod_namespace} not found"
             await context.abort(grpc.StatusCode.UNKNOWN, missing)
-        return pb.GetPodResourcesResponse(pod_resources=self._pod(pod))
+        return pb.GetPodResourcesResponse(pod_resources=self._pod_resources(pod))
 
     async def _admit_request(self, context: Context) -> None:
         await asyncio.sleep(self.registration.failures.response_delay)
@@ -80,29 +80,29 @@ class PodResources(PodResourcesListerServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "rejected by rate limit")
         self._tokens -= 1
 
-    def _pods(self) -> Collection[Pod]:
+    def _listed_pods(self) -> Collection[Pod]:
         return self._active() if self.registration.failures.knows_pods else ()
 
-    def _pod(self, pod: Pod) -> pb.PodResources:
+    def _pod_resources(self, pod: Pod) -> pb.PodResources:
         return pb.PodResources(
             name=pod.name,
             namespace=pod.namespace,
             containers=[
                 pb.ContainerResources(
                     name=each.name,
-                    devices=self._devices(pod.uid, each.name),
-                    dynamic_resources=self._claims(pod, each),
+                    devices=self._container_devices(pod.uid, each.name),
+                    dynamic_resources=self._dynamic_resources(pod, each),
                 )
-                for each in pod.long_running()
+                for each in pod.long_running_containers()
             ],
         )
 
-    def _devices(self, uid: str, container: str) -> Iterator[pb.ContainerDevices]:
+    def _container_devices(self, uid: str, container: str) -> Iterator[pb.ContainerDevices]:
         for place, held in self.manager.devices.allocated.items():
             if (place.uid, place.container) == (uid, container):
-                yield from (_device(place.resource, id, nodes) for id, nodes in held.ids.items())
+                yield from (_one_device(place.resource, id, nodes) for id, nodes in held.ids.items())
 
-    def _claims(self, pod: Pod, container: Container) -> list[pb.DynamicResource]:
+    def _dynamic_resources(self, pod: Pod, container: Container) -> list[pb.DynamicResource]:
         """Each claim with all its devices, also those of requests that the container does not name."""
         try:
             claims = self.dra.books.of_container(pod, container)
@@ -128,6 +128,6 @@ def _claim_resource(driver: str, device: PreparedDevice) -> pb.ClaimResource:
     )
 
 
-def _device(resource: str, id: str, numa: tuple[int, ...]) -> pb.ContainerDevices:
+def _one_device(resource: str, id: str, numa: tuple[int, ...]) -> pb.ContainerDevices:
     topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in numa]) if numa else None
     return pb.ContainerDevices(resource_name=resource, device_ids=[id], topology=topology)

@@ -63,12 +63,12 @@ class Pod(msgspec.Struct, frozen=True):
         yield from self.init
         yield from self.containers
 
-    def long_running(self) -> Iterator[Container]:
+    def long_running_containers(self) -> Iterator[Container]:
         """The containers that run for as long as the pod does."""
         yield from (each for each in self.init if each.name in self.sidecars)
         yield from self.containers
 
-    def short_lived(self) -> Iterator[Container]:
+    def short_lived_containers(self) -> Iterator[Container]:
         """The init containers that end before the others start."""
         yield from (each for each in self.init if each.name not in self.sidecars)
 
@@ -88,8 +88,8 @@ def pod_from_object(found: Mapping[str, Any]) -> Pod:
     init = spec.get("initContainers") or ()
     return Pod(
         metadata["name"],
-        tuple(map(_container, spec["containers"])),
-        tuple(map(_container, init)),
+        tuple(map(_container_from_object, spec["containers"])),
+        tuple(map(_container_from_object, init)),
         frozenset(each["name"] for each in init if each.get("restartPolicy") == "Always"),
         metadata.get("namespace", "default"),
         metadata["uid"],
@@ -97,7 +97,7 @@ def pod_from_object(found: Mapping[str, Any]) -> Pod:
     )
 
 
-def _container(found: Mapping[str, Any]) -> Container:
+def _container_from_object(found: Mapping[str, Any]) -> Container:
     wanted = found.get("resources") or {}
     requests = {
         name: int(count)
@@ -117,10 +117,10 @@ def pod(name: str, *, namespace: str = "default", **requests: int) -> Pod:
 def requested_resources(pod: Pod) -> Mapping[str, int]:
     """What the scheduler counts for a pod: the sum of what lasts, or more where an init container needs more."""
     lasting: dict[str, int] = {}
-    for container in pod.long_running():
+    for container in pod.long_running_containers():
         for resource, count in container.requests.items():
             lasting[resource] = lasting.get(resource, 0) + count
-    for container in pod.short_lived():
+    for container in pod.short_lived_containers():
         for resource, count in container.requests.items():
             lasting[resource] = max(lasting.get(resource, 0), count)
     return {resource: count for resource, count in lasting.items() if count}

@@ -69,7 +69,7 @@ class Registration(RegistrationServicer):
             self.manager.record_call(Call("Register failed", request.resource_name, error=str(refusal)))
             raise
         if self.failures.opens_streams:
-            self._spawn(self._follow(endpoint))
+            self._spawn(self._follow_stream(endpoint))
 
     async def _connect(self, request: pb.RegisterRequest) -> Endpoint:
         socket = Path(os.path.normpath(f"{self.manager.directory}/{request.endpoint}"))
@@ -86,7 +86,7 @@ class Registration(RegistrationServicer):
         self.manager.plugin_connected(endpoint)
         return endpoint
 
-    async def _follow(self, endpoint: Endpoint) -> None:
+    async def _follow_stream(self, endpoint: Endpoint) -> None:
         try:
             async with aclosing(endpoint.list_and_watch()) as lists:
                 async for response in lists:

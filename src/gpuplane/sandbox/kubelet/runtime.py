@@ -50,10 +50,10 @@ def create_container(
         device_nodes=tuple(
             DeviceNode(each.container_path, each.host_path, permissions=each.permissions) for each in response.devices
         ),
-        mounts=tuple(Mount(each.host_path, each.container_path, _options(each)) for each in response.mounts),
+        mounts=tuple(Mount(each.host_path, each.container_path, _mount_options(each)) for each in response.mounts),
     )
     try:
-        names = [] if cdi_dirs is None else list(dict.fromkeys([*claimed, *_names(response)]))
+        names = [] if cdi_dirs is None else list(dict.fromkeys([*claimed, *_cdi_device_names(response)]))
         edits = resolve_devices(read_registry(cdi_dirs or ()), names)
         numbered = edits.but(device_nodes=tuple(map(_with_device_numbers, edits.device_nodes)))
     except UnresolvableDevices as error:
@@ -63,11 +63,11 @@ def create_container(
     return drop_overridden_edits(concatenate_edits((given, numbered)))
 
 
-def _options(mount: pb.Mount) -> tuple[str, ...]:
+def _mount_options(mount: pb.Mount) -> tuple[str, ...]:
     return ("rbind", "rprivate", "ro" if mount.read_only else "rw")
 
 
-def _names(response: pb.ContainerAllocateResponse) -> Iterator[str]:
+def _cdi_device_names(response: pb.ContainerAllocateResponse) -> Iterator[str]:
     """The names of a container's CDI devices, each once. Raises CreateContainerFailed."""
     yield from dict.fromkeys([*(each.name for each in response.cdi_devices), *_annotated_names(response.annotations)])
 
@@ -84,14 +84,14 @@ def _annotated_names(annotations: Mapping[str, str]) -> Iterator[str]:
 def read_registry(directories: Sequence[Path]) -> Registry:
     """What the files of these directories define now."""
     return build_registry(
-        parse_spec_file(os.fspath(path), _content(path), priority)
+        parse_spec_file(os.fspath(path), _read_content(path), priority)
         for priority, directory in enumerate(directories)
         for path in directory.glob("*")
         if path.name.endswith(SPEC_FILE_SUFFIXES) and not path.is_dir()
     )
 
 
-def _content(path: Path) -> bytes | OSError:
+def _read_content(path: Path) -> bytes | OSError:
     try:
         return files.read(path)
     except OSError as error:

@@ -17,12 +17,12 @@ import msgspec
 
 from gpuplane.node.kubelet.protocols.deviceplugin_pb2_grpc import add_RegistrationServicer_to_server
 from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import add_PodResourcesListerServicer_to_server
-from gpuplane.sandbox.changes import DEFAULT_TIMEOUT_SECONDS, Changes, to_the_end
+from gpuplane.sandbox.changes import DEFAULT_TIMEOUT_SECONDS, Changes, finish_despite_cancellation
 from gpuplane.sandbox.kubelet import checkpoint
 from gpuplane.sandbox.kubelet.devices import Devices
 from gpuplane.sandbox.kubelet.dra.manager import DraManager, DraOptions
 from gpuplane.sandbox.kubelet.dra.source import ClaimSource, GivenClaims
-from gpuplane.sandbox.kubelet.dra.times import KUBELETS_OWN, DraTimes
+from gpuplane.sandbox.kubelet.dra.times import KUBELET_TIMES, DraTimes
 from gpuplane.sandbox.kubelet.endpoint import PRE_START_TIMEOUT, Call
 from gpuplane.sandbox.kubelet.manager import DeviceManager, ManagerOptions
 from gpuplane.sandbox.kubelet.podresources import PodResources
@@ -56,7 +56,7 @@ class Kubelet:
         node_sync_period: float = 0.0,
         cdi_dirs: Path | Sequence[Path] | None = None,
         claims: ClaimSource | None = None,
-        dra_times: DraTimes = KUBELETS_OWN,
+        dra_times: DraTimes = KUBELET_TIMES,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.root, self.node_sync_period = root, node_sync_period
@@ -66,7 +66,7 @@ class Kubelet:
         self.manager = DeviceManager(root / "device-plugins", self.workers.active_pods, self.changes, policy)
         options = DraOptions(claims or GivenClaims(), dra_times, seed, now)
         self.dra = DraManager(root, self._known_pods, self.changes, self.manager.record_call, options)
-        self.workers.use(self.manager, self.dra)
+        self.workers.use_managers(self.manager, self.dra)
         self.registration = Registration(self.manager, dial_timeout)
         self._node_capacities: dict[str, tuple[int, int]] = {}
         self._sync_task: asyncio.Task[None] | None = None
@@ -117,7 +117,7 @@ class Kubelet:
 
     async def start(self) -> None:
         """Remove what is left in the directory but the checkpoint, read that, and serve. Raises OSError."""
-        await to_the_end(self._start())
+        await finish_despite_cancellation(self._start())
 
     async def _start(self) -> None:
         plugins, resources = self._socket_paths()
@@ -142,7 +142,7 @@ class Kubelet:
 
     async def kill(self) -> None:
         """Die: streams are cut, the sockets stay behind and refuse."""
-        await to_the_end(self._kill())
+        await finish_despite_cancellation(self._kill())
 
     async def _kill(self) -> None:
         server, self._server = self._server, None
@@ -197,7 +197,7 @@ class Kubelet:
     def node_capacities(self) -> dict[str, tuple[int, int]]:
         """resource → (capacity, allocatable) in the Node object. A resource that was there once stays, with zeros."""
         if not self.node_sync_period:
-            self._publish()
+            self._publish_capacities()
         return dict(self._node_capacities)
 
     def device_health(self) -> dict[str, dict[str, str]]:
@@ -240,13 +240,13 @@ class Kubelet:
     def _known_pods(self) -> Collection[Pod] | None:
         return self.workers.active_pods() if self.failures.knows_pods else None
 
-    def _publish(self) -> None:
+    def _publish_capacities(self) -> None:
         if self._server is not None:
             self._node_capacities = dict.fromkeys(self._node_capacities, (0, 0)) | self.manager.capacities()
 
     async def _sync_node(self) -> None:
         while True:
-            self._publish()
+            self._publish_capacities()
             if self.node_sync_period:
                 self.changes.notify()
                 await asyncio.sleep(self.node_sync_period)

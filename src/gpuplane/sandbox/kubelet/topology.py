@@ -44,7 +44,7 @@ def ids_by_numa_node(nodes: NumaNodes) -> dict[int, list[str]]:
 
 
 def numa_nodes_by_id(ids: Mapping[int, Sequence[str]]) -> dict[str, tuple[int, ...]]:
-    """The reverse of `by_node`; nodes in their order."""
+    """The reverse of `ids_by_numa_node`; nodes in their order."""
     found: dict[str, tuple[int, ...]] = {}
     for node, each in sorted(ids.items()):
         for id in each:

@@ -17,10 +17,10 @@ from gpuplane.sandbox.kubelet.runtime import CreateContainerFailed, create_conta
 
 
 class PodWorkers:
-    """`pods` are those that run, by "namespace/name"; `failed` those that were rejected, which stay so for ever.
+    """`pods` are those that run, by "namespace/name"; `rejected_pods` those that were rejected, which stay so for ever.
 
-    `use` has to be called before the first pod. `retry_interval`: seconds between two tries to create a container.
-    `cdi_dirs`: the directories in which the container runtime looks for CDI's specifications; None where it does not.
+    `use_managers` has to be called before the first pod. `retry_interval`: seconds between two tries to create a
+    container. `cdi_dirs`: the directories in which the container runtime looks for CDI's specifications, if it does.
     """
 
     def __init__(self, changes: Changes, retry_interval: float, cdi_dirs: Sequence[Path] | None = None) -> None:
@@ -30,7 +30,7 @@ class PodWorkers:
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}  # UID of a pod that is not there yet → what makes it
 
-    def use(self, manager: DeviceManager, dra: DraManager) -> None:
+    def use_managers(self, manager: DeviceManager, dra: DraManager) -> None:
         """Give out devices by this device manager, and claims by this DRA manager."""
         self.manager, self.dra, self.claims = manager, dra, PodClaims(dra, self.pods.values)
 
@@ -55,7 +55,7 @@ class PodWorkers:
                 self.changes.notify()
             self.rejected_pods.pop(pod.key, None)
             self.pods[pod.key] = running
-        self._start(running)
+        self._start_pod(running)
         await asyncio.sleep(0)  # what needs nobody's answer is created now
         return running
 
@@ -67,7 +67,7 @@ class PodWorkers:
                 running.responses[container.name] = await self.manager.allocate(pod.uid, container, reusable)
                 for resource, ids in self.manager.devices.held_by(pod.uid, container.name).items():
                     left = reusable.setdefault(resource, set())
-                    left.update(ids) if container in pod.short_lived() else left.difference_update(ids)
+                    left.update(ids) if container in pod.short_lived_containers() else left.difference_update(ids)
         except KubeletError as refusal:
             raise _unexpected_admission_error(str(refusal)) from None
         for resource, count in requested_resources(pod).items():
@@ -110,7 +110,7 @@ class PodWorkers:
             return  # there is none yet
         running.started.discard(container)
         running.created.pop(container, None)
-        self._spawn(self._create(running, found))
+        self._spawn(self._create_until_started(running, found))
 
     # kubelet ends, and starts
 
@@ -137,7 +137,7 @@ class PodWorkers:
                 problem = f"no healthy devices present; cannot allocate unhealthy devices {resource}"
                 self.rejected_pods[key] = _unexpected_admission_error(problem)
             else:
-                self._start(running, 0.0 if running.has_sandbox else first_sync)
+                self._start_pod(running, 0.0 if running.has_sandbox else first_sync)
         self._spawn(self.claims.sync_forever())
 
     def _pending_resources(self, running: RunningPod) -> Iterator[str]:
@@ -151,21 +151,21 @@ class PodWorkers:
 
     # containers
 
-    def _start(self, running: RunningPod, pause: float = 0.0) -> None:
-        self._starts[running.pod.uid] = task = self._spawn(self._create_all(running, pause))
+    def _start_pod(self, running: RunningPod, pause: float = 0.0) -> None:
+        self._starts[running.pod.uid] = task = self._spawn(self._create_containers(running, pause))
         task.add_done_callback(lambda _: self._starts.pop(running.pod.uid, None))
 
-    async def _create_all(self, running: RunningPod, pause: float) -> None:
+    async def _create_containers(self, running: RunningPod, pause: float) -> None:
         if pause:
             await asyncio.sleep(pause)
         await self.claims.prepare(running)
         for container in running.pod.all():
-            await self._create(running, container)
+            await self._create_until_started(running, container)
 
-    async def _create(self, running: RunningPod, container: Container) -> None:
+    async def _create_until_started(self, running: RunningPod, container: Container) -> None:
         """Create a container. One that cannot be waits; it is tried again at once, and then with pauses."""
         pause = 0.0
-        while self._is_there(running) and container.name not in running.started:
+        while self._is_running(running) and container.name not in running.started:
             try:
                 running.created[container.name] = await self._create_container(running.pod, container)
             except (KubeletError, CreateContainerFailed) as error:
@@ -181,7 +181,7 @@ class PodWorkers:
                 self.claims.sync_status(running)
                 self.changes.notify()
 
-    def _is_there(self, running: RunningPod) -> bool:
+    def _is_running(self, running: RunningPod) -> bool:
         return self.pods.get(running.pod.key) is running and not running.is_terminating
 
     async def _create_container(self, pod: Pod, container: Container) -> ContainerEdits:

@@ -14,13 +14,13 @@ import msgspec
 
 from gpuplane.kubernetes.objects import ApiNode
 from gpuplane.kubernetes.selectors import tolerates
-from gpuplane.sandbox.scheduler.capacity import Consumed, InUse, find_consumed
+from gpuplane.sandbox.scheduler.capacity import Consumed, InUse, find_consumed_capacity
 from gpuplane.sandbox.scheduler.claims import ResourceClaim
-from gpuplane.sandbox.scheduler.constraints import allows
-from gpuplane.sandbox.scheduler.counters import suffices
+from gpuplane.sandbox.scheduler.constraints import satisfies_constraint
+from gpuplane.sandbox.scheduler.counters import has_available_counters
 from gpuplane.sandbox.scheduler.pools import Candidate, Pool, gather_pools
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
-from gpuplane.sandbox.scheduler.wanted import MOST_DEVICES, AllocationError, Selection, Wanted
+from gpuplane.sandbox.scheduler.wanted import MAX_CLAIM_DEVICES, AllocationError, Selection, Wanted
 
 
 class InvalidPools(Exception):
@@ -125,15 +125,19 @@ class _Search:
             return None
         if done >= wanted.count:
             return self._allocate_request(claim, request + 1, picks)
-        if sum(each.claim == claim for each in picks) + wanted.count - done > MOST_DEVICES:
+        if sum(each.claim == claim for each in picks) + wanted.count - done > MAX_CLAIM_DEVICES:
             raise _TooManyDevices
         if wanted.everything is not None:
-            pick = self._try(Pick(claim, request, alternative, wanted, wanted.everything[done]), picks, must=True)
+            pick = self._take_if_allowed(
+                Pick(claim, request, alternative, wanted, wanted.everything[done]), picks, must=True
+            )
             if pick is None:
                 return None
             return self._allocate_devices(claim, request, alternative, done + 1, 0, (*picks, pick))
         for index in range(start, len(self._candidates)):
-            pick = self._try(Pick(claim, request, alternative, wanted, self._candidates[index]), picks, must=False)
+            pick = self._take_if_allowed(
+                Pick(claim, request, alternative, wanted, self._candidates[index]), picks, must=False
+            )
             if pick is None:
                 continue
             found = self._allocate_devices(claim, request, alternative, done + 1, index + 1, (*picks, pick))
@@ -141,24 +145,24 @@ class _Search:
                 return found
         return None
 
-    def _try(self, pick: Pick, picks: Picks, *, must: bool) -> Pick | None:
+    def _take_if_allowed(self, pick: Pick, picks: Picks, *, must: bool) -> Pick | None:
         """The pick, if the device may be taken beside those picked. Raises AllocationError where it must and cannot."""
         claim, wanted, candidate = self._claims[pick.claim], pick.wanted, pick.candidate
         if not self._is_free(pick, picks):
             return None
         if not must and not self._selection.is_selected(claim, wanted, candidate):
             return None
-        consumed = find_consumed(candidate, wanted.request.capacity, self._with(picks))
+        consumed = find_consumed_capacity(candidate, wanted.request.capacity, self._with_picked_shares(picks))
         if consumed is None:
             return None
         pool = self._pools[candidate.slice.spec.driver, candidate.slice.spec.pool.name]
-        if not suffices(pool, candidate, self._in_use, [each.candidate for each in picks]):
+        if not has_available_counters(pool, candidate, self._in_use, [each.candidate for each in picks]):
             return None
         if not tolerates(wanted.request.tolerations, candidate.device.taints):
             return None
         chosen = [(each.wanted.name, each.candidate) for each in picks if each.claim == pick.claim]
         for constraint in claim.spec.devices.constraints:
-            if allows(constraint, wanted.name, candidate, chosen):
+            if satisfies_constraint(constraint, wanted.name, candidate, chosen):
                 continue
             if must:
                 raise AllocationError(
@@ -175,7 +179,7 @@ class _Search:
             return all(each.claim != pick.claim for each in same)
         return not same and pick.candidate.id not in self._in_use.devices
 
-    def _with(self, picks: Picks) -> InUse:
+    def _with_picked_shares(self, picks: Picks) -> InUse:
         """What is in use with the shares that are picked."""
         in_use = self._in_use
         for each in picks:

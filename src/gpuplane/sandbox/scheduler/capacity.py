@@ -38,7 +38,7 @@ class InUse(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, shared={**self.shared, device: after})
 
 
-def find_consumed(candidate: Candidate, asked: CapacityRequest, in_use: InUse) -> Consumed | None:
+def find_consumed_capacity(candidate: Candidate, asked: CapacityRequest, in_use: InUse) -> Consumed | None:
     """What a request takes of each capacity of a device; None where that is not to be had."""
     capacities = candidate.device.capacity
     if set(asked.requests) - set(capacities):
@@ -46,8 +46,8 @@ def find_consumed(candidate: Candidate, asked: CapacityRequest, in_use: InUse) -
     found: dict[str, Quantity] = {}
     for name, capacity in capacities.items():
         policy = capacity.get("requestPolicy") or {}
-        taken = _round_up(asked.requests.get(name), capacity, policy)
-        if _violates(taken.value, policy):
+        taken = _round_up_by_policy(asked.requests.get(name), capacity, policy)
+        if _violates_policy(taken.value, policy):
             return None
         before = in_use.shared.get(candidate.id, {}).get(name, Fraction())
         if before + taken.value > parse_quantity(capacity["value"]).value:
@@ -56,7 +56,7 @@ def find_consumed(candidate: Candidate, asked: CapacityRequest, in_use: InUse) -
     return found
 
 
-def _round_up(asked: Any, capacity: Json, policy: Json) -> Quantity:
+def _round_up_by_policy(asked: Any, capacity: Json, policy: Json) -> Quantity:
     if asked is None:
         return parse_quantity(policy.get("default") or capacity["value"])
     wanted = parse_quantity(asked)
@@ -70,14 +70,14 @@ def _round_up(asked: Any, capacity: Json, policy: Json) -> Quantity:
                 return wanted
             steps = int((wanted.value - minimum.value) / step)
             rest_of_step = minimum.value + steps * step != wanted.value
-            return _spell(minimum.value + (steps + rest_of_step) * step)
+            return _format_quantity(minimum.value + (steps + rest_of_step) * step)
         case {"validValues": values}:
             large = [each for each in map(parse_quantity, values) if each.value >= wanted.value]
             return min(large, key=lambda each: each.value, default=wanted)
     return wanted
 
 
-def _violates(taken: Fraction, policy: Json) -> bool:
+def _violates_policy(taken: Fraction, policy: Json) -> bool:
     """Whether a policy does not let it be taken. Its default is always let."""
     if "default" in policy and taken == parse_quantity(policy["default"]).value:
         return False
@@ -89,6 +89,6 @@ def _violates(taken: Fraction, policy: Json) -> bool:
     return False
 
 
-def _spell(value: Fraction) -> Quantity:
+def _format_quantity(value: Fraction) -> Quantity:
     """A quantity with a binary suffix, where it has one."""
     return parse_quantity(f"{value / 1024}Ki" if value and value % 1024 == 0 else str(value))

@@ -18,12 +18,12 @@ from functools import lru_cache
 from typing import Any
 
 from gpuplane.sandbox.apiserver.quantities import parse_quantity
-from gpuplane.sandbox.scheduler.celfunctions import POOL, QUANTITY, declare, quantity, semver
+from gpuplane.sandbox.scheduler.celfunctions import DESCRIPTOR_POOL, QUANTITY_TYPE, declare_functions, quantity, semver
 from gpuplane.sandbox.scheduler.semver import parse_version
 
-LONGEST_EXPRESSION = 10 << 10  # bytes
-_LITERAL = re.compile(r"'([^'\\\n]*)'|\"([^\"\\\n]*)\"")
-_WORDS = (
+MAX_EXPRESSION_BYTES = 10 << 10  # bytes
+_STRING_LITERAL_PATTERN = re.compile(r"'([^'\\\n]*)'|\"([^\"\\\n]*)\"")
+_MESSAGE_REPLACEMENTS = (
     (re.compile(r'^NOT_FOUND: Key not found in map : "(.*)"$', re.DOTALL), r"no such key: \1"),
     (re.compile(r"^[A-Z_]+: No matching overloads found.*$", re.DOTALL), "no such overload"),
     (re.compile(r"^[A-Z_]+: | \[[A-Z_]+\]$"), ""),
@@ -48,8 +48,10 @@ class Variables:
 
     def __init__(self, driver: str, attributes: Json, capacity: Json, shared: bool) -> None:
         self._fields = {"device.driver": driver, "device.allowMultipleAllocations": shared}
-        self._attributes = _by_domain(driver, {name: _attribute(value) for name, value in attributes.items()})
-        self._capacity = _by_domain(
+        self._attributes = _group_by_domain(
+            driver, {name: _attribute_value(value) for name, value in attributes.items()}
+        )
+        self._capacity = _group_by_domain(
             driver, {name: quantity(parse_quantity(value["value"]).value) for name, value in capacity.items()}
         )
 
@@ -64,8 +66,8 @@ class Variables:
 
 def check_expression(expression: str) -> str:
     """Why Kubernetes would not take an expression as a selector, or ""."""
-    if len(expression.encode()) > LONGEST_EXPRESSION:
-        return f"Too long: may not be more than {LONGEST_EXPRESSION} bytes"
+    if len(expression.encode()) > MAX_EXPRESSION_BYTES:
+        return f"Too long: may not be more than {MAX_EXPRESSION_BYTES} bytes"
     try:
         _compile(expression)
     except MissingLibrary:
@@ -79,12 +81,12 @@ def matches(expression: str, variables: Variables) -> bool:
     """Whether a device is selected. Raises SelectorError."""
     program = _compile(expression)
     found = program.eval(data=variables.activation())
-    if found.type() == _library().Type.ERROR:
-        domains = tuple(one or other for one, other in _LITERAL.findall(expression))
+    if found.type() == _load_library().Type.ERROR:
+        domains = tuple(one or other for one, other in _STRING_LITERAL_PATTERN.findall(expression))
         found = program.eval(data=variables.activation(domains))
     value = found.value()
-    if found.type() == _library().Type.ERROR:
-        for library, kubernetes in _WORDS:
+    if found.type() == _load_library().Type.ERROR:
+        for library, kubernetes in _MESSAGE_REPLACEMENTS:
             value = library.sub(kubernetes, value)
         raise SelectorError(f"CEL runtime error: {value}")
     if not isinstance(value, bool):
@@ -96,42 +98,42 @@ def matches(expression: str, variables: Variables) -> bool:
 @lru_cache(maxsize=1024)
 def _compile(expression: str) -> Any:
     try:
-        program = _environment().compile(expression)
+        program = _make_environment().compile(expression)
     except RuntimeError as wrong:
-        raise SelectorError(f"compilation failed: {_WORDS[-1][0].sub('', str(wrong))}") from None
-    if program.return_type() not in (_library().Type.BOOL, _library().Type.DYN):
+        raise SelectorError(f"compilation failed: {_MESSAGE_REPLACEMENTS[-1][0].sub('', str(wrong))}") from None
+    if program.return_type() not in (_load_library().Type.BOOL, _load_library().Type.DYN):
         name = program.return_type().name().lower()
         raise SelectorError(f"must evaluate to bool or the unknown type, not {name}")
     return program
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Any:
-    cel = _library()
+def _make_environment() -> Any:
+    cel = _load_library()
     from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings  # type: ignore[import-untyped]
 
     def by_domain(value: Any) -> Any:
         return cel.Type.Map(cel.Type.STRING, cel.Type.Map(cel.Type.STRING, value))
 
     return cel.NewEnv(
-        descriptor_pool=POOL,
+        descriptor_pool=DESCRIPTOR_POOL,
         variables={
             "device.driver": cel.Type.STRING,
             "device.allowMultipleAllocations": cel.Type.BOOL,
             "device.attributes": by_domain(cel.Type.DYN),
-            "device.capacity": by_domain(cel.Type(QUANTITY)),
+            "device.capacity": by_domain(cel.Type(QUANTITY_TYPE)),
         },
         extensions=[ext_bindings.ExtBindings(), ext_optional.ExtOptional(), ext_strings.ExtStrings()],
-        functions=declare(cel),
+        functions=declare_functions(cel),
     )
 
 
 def check_library() -> None:
     """Raises MissingLibrary."""
-    _library()
+    _load_library()
 
 
-def _library() -> Any:
+def _load_library() -> Any:
     try:
         from cel_expr_python import cel  # type: ignore[import-untyped]
     except ImportError as missing:
@@ -142,7 +144,7 @@ def _library() -> Any:
     return cel
 
 
-def _by_domain(driver: str, values: Json) -> dict[str, dict[str, Any]]:
+def _group_by_domain(driver: str, values: Json) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name, value in values.items():
         domain, slash, identifier = name.partition("/")
@@ -150,7 +152,7 @@ def _by_domain(driver: str, values: Json) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _attribute(value: Json) -> Any:
+def _attribute_value(value: Json) -> Any:
     for kind in ("int", "bool", "string"):
         if value.get(kind) is not None:
             return value[kind]

@@ -13,13 +13,13 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from gpuplane.sandbox.apiserver.quantities import parse_quantity
 from gpuplane.sandbox.scheduler.semver import Version, parse_version
 
-QUANTITY, SEMVER = "kubernetes.Quantity", "kubernetes.Semver"
+QUANTITY_TYPE, SEMVER_TYPE = "kubernetes.Quantity", "kubernetes.Semver"
 LARGEST_INTEGER = (1 << 63) - 1
 
 
 def _make_pool() -> descriptor_pool.DescriptorPool:
     file = descriptor_pb2.FileDescriptorProto(name="kubernetes.proto", package="kubernetes", syntax="proto3")
-    for name in (QUANTITY, SEMVER):
+    for name in (QUANTITY_TYPE, SEMVER_TYPE):
         message = file.message_type.add(name=name.removeprefix("kubernetes."))
         message.field.add(name="text", number=1, type=descriptor_pb2.FieldDescriptorProto.TYPE_STRING, label=1)
     pool = descriptor_pool.DescriptorPool()
@@ -27,23 +27,26 @@ def _make_pool() -> descriptor_pool.DescriptorPool:
     return pool
 
 
-POOL = _make_pool()
-_QUANTITY, _SEMVER = (message_factory.GetMessageClass(POOL.FindMessageTypeByName(name)) for name in (QUANTITY, SEMVER))
+DESCRIPTOR_POOL = _make_pool()
+_QUANTITY_MESSAGE, _SEMVER_MESSAGE = (
+    message_factory.GetMessageClass(DESCRIPTOR_POOL.FindMessageTypeByName(name))
+    for name in (QUANTITY_TYPE, SEMVER_TYPE)
+)
 
 
 def quantity(number: Fraction) -> Any:
     """A quantity as CEL's value."""
-    return _QUANTITY(text=str(number))
+    return _QUANTITY_MESSAGE(text=str(number))
 
 
 def semver(version: Version) -> Any:
     """A version as CEL's value."""
-    return _SEMVER(text=str(version))
+    return _SEMVER_MESSAGE(text=str(version))
 
 
-def declare(cel: Any) -> list[Any]:
+def declare_functions(cel: Any) -> list[Any]:
     """The functions as declarations for an environment of the CEL library."""
-    quantity_type, semver_type = cel.Type(QUANTITY), cel.Type(SEMVER)
+    quantity_type, semver_type = cel.Type(QUANTITY_TYPE), cel.Type(SEMVER_TYPE)
     text, boolean, whole, real = cel.Type.STRING, cel.Type.BOOL, cel.Type.INT, cel.Type.DOUBLE
     found: dict[str, list[Any]] = {}
 
@@ -60,42 +63,52 @@ def declare(cel: Any) -> list[Any]:
         found.setdefault(name, []).append(overload)
 
     def compare(name: str, gives: Any, verdict: Callable[[int], Any]) -> None:
-        # One body serves both overloads: see _text.
+        # One body serves both overloads: see _text_of_value.
         add(name, (quantity_type, quantity_type), gives, lambda a, b: verdict(_compare_values(a, b)))
         add(name, (semver_type, semver_type), gives, None)
 
     add("quantity", (text,), quantity_type, lambda a: quantity(parse_quantity(a).value), method=False)
     add("isQuantity", (text,), boolean, lambda a: _parses(parse_quantity, a), method=False)
-    add("sign", (quantity_type,), whole, lambda a: _compare(_number(a), 0), method=False)
-    add("isInteger", (quantity_type,), boolean, lambda a: _is_integer(_number(a)))
+    add("sign", (quantity_type,), whole, lambda a: _compare(_number_of_quantity(a), 0), method=False)
+    add("isInteger", (quantity_type,), boolean, lambda a: _is_integer(_number_of_quantity(a)))
     add("asInteger", (quantity_type,), whole, _as_integer)
-    add("asApproximateFloat", (quantity_type,), real, lambda a: float(_number(a)))
-    add("add", (quantity_type, quantity_type), quantity_type, lambda a, b: quantity(_number(a) + _number(b)))
-    add("add", (quantity_type, whole), quantity_type, lambda a, b: quantity(_number(a) + b))
-    add("sub", (quantity_type, quantity_type), quantity_type, lambda a, b: quantity(_number(a) - _number(b)))
-    add("sub", (quantity_type, whole), quantity_type, lambda a, b: quantity(_number(a) - b))
+    add("asApproximateFloat", (quantity_type,), real, lambda a: float(_number_of_quantity(a)))
+    add(
+        "add",
+        (quantity_type, quantity_type),
+        quantity_type,
+        lambda a, b: quantity(_number_of_quantity(a) + _number_of_quantity(b)),
+    )
+    add("add", (quantity_type, whole), quantity_type, lambda a, b: quantity(_number_of_quantity(a) + b))
+    add(
+        "sub",
+        (quantity_type, quantity_type),
+        quantity_type,
+        lambda a, b: quantity(_number_of_quantity(a) - _number_of_quantity(b)),
+    )
+    add("sub", (quantity_type, whole), quantity_type, lambda a, b: quantity(_number_of_quantity(a) - b))
     add("semver", (text,), semver_type, lambda a: semver(parse_version(a)), method=False)
     add("semver", (text, boolean), semver_type, lambda a, b: semver(parse_version(a, b)), method=False)
     add("isSemver", (text,), boolean, lambda a: _parses(parse_version, a), method=False)
     add("isSemver", (text, boolean), boolean, lambda a, b: _parses(parse_version, a, b), method=False)
-    add("major", (semver_type,), whole, lambda a: _version(a).major)
-    add("minor", (semver_type,), whole, lambda a: _version(a).minor)
-    add("patch", (semver_type,), whole, lambda a: _version(a).patch)
+    add("major", (semver_type,), whole, lambda a: _version_of_semver(a).major)
+    add("minor", (semver_type,), whole, lambda a: _version_of_semver(a).minor)
+    add("patch", (semver_type,), whole, lambda a: _version_of_semver(a).patch)
     compare("compareTo", whole, lambda order: order)
     compare("isGreaterThan", boolean, lambda order: order > 0)
     compare("isLessThan", boolean, lambda order: order < 0)
     return [cel.FunctionDecl(name, overloads) for name, overloads in found.items()]
 
 
-def _number(value: Any) -> Fraction:
-    return Fraction(_text(value, _QUANTITY))
+def _number_of_quantity(value: Any) -> Fraction:
+    return Fraction(_text_of_value(value, _QUANTITY_MESSAGE))
 
 
-def _version(value: Any) -> Version:
-    return parse_version(_text(value, _SEMVER))
+def _version_of_semver(value: Any) -> Version:
+    return parse_version(_text_of_value(value, _SEMVER_MESSAGE))
 
 
-def _text(value: Any, kind: type) -> str:
+def _text_of_value(value: Any, kind: type) -> str:
     """To the library all messages are of one kind when it runs, so a body sees for itself what it is given."""
     if not isinstance(value, kind):
         raise ValueError("no such overload")
@@ -103,9 +116,9 @@ def _text(value: Any, kind: type) -> str:
 
 
 def _compare_values(one: Any, other: Any) -> int:
-    if isinstance(one, _QUANTITY):
-        return _compare(_number(one), _number(other))
-    return _compare(_version(one).precedence, _version(other).precedence)
+    if isinstance(one, _QUANTITY_MESSAGE):
+        return _compare(_number_of_quantity(one), _number_of_quantity(other))
+    return _compare(_version_of_semver(one).precedence, _version_of_semver(other).precedence)
 
 
 def _compare(one: Any, other: Any) -> int:
@@ -117,7 +130,7 @@ def _is_integer(number: Fraction) -> bool:
 
 
 def _as_integer(value: Any) -> int:
-    number = _number(value)
+    number = _number_of_quantity(value)
     if not _is_integer(number):
         raise ValueError("cannot convert value to integer")
     return int(number)

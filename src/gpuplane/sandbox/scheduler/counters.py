@@ -16,7 +16,7 @@ from gpuplane.sandbox.scheduler.capacity import InUse
 from gpuplane.sandbox.scheduler.pools import Candidate, DeviceId, Pool
 
 
-def suffices(pool: Pool, candidate: Candidate, in_use: InUse, chosen: Iterable[Candidate]) -> bool:
+def has_available_counters(pool: Pool, candidate: Candidate, in_use: InUse, chosen: Iterable[Candidate]) -> bool:
     """Whether a device may be taken, beside what is in use and those chosen."""
     if not candidate.device.consumes_counters:
         return True
@@ -25,7 +25,7 @@ def suffices(pool: Pool, candidate: Candidate, in_use: InUse, chosen: Iterable[C
         return True
     allocated = [each for each in (*pool.candidates, *pool.others) if in_use.holds(each.id)]
     mine = [each for each in taken.values() if (each.id[0], each.id[1]) == (pool.driver, pool.name)]
-    consumed = _add_up([*allocated, *mine, candidate])
+    consumed = _sum_consumed([*allocated, *mine, candidate])
     return all(
         consumed.get((name, counter), Fraction()) <= parse_quantity(value["value"]).value
         for name, counters in pool.counter_sets.items()
@@ -33,7 +33,7 @@ def suffices(pool: Pool, candidate: Candidate, in_use: InUse, chosen: Iterable[C
     )
 
 
-def _add_up(candidates: Iterable[Candidate]) -> dict[tuple[str, str], Fraction]:
+def _sum_consumed(candidates: Iterable[Candidate]) -> dict[tuple[str, str], Fraction]:
     found: dict[tuple[str, str], Fraction] = {}
     for each in candidates:
         for taken in each.device.consumes_counters:

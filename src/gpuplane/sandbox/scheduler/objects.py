@@ -20,12 +20,12 @@ class Object(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
-def read(found: Json, kind: type[Kind]) -> Kind:
+def from_object(found: Json, kind: type[Kind]) -> Kind:
     """An object of the API as a value. Raises ValueError where a field has another type than the API's."""
     return msgspec.convert(_without_nulls(found), kind)
 
 
-def write(value: Object) -> dict[str, Any]:
+def to_object(value: Object) -> dict[str, Any]:
     """A value as the API has it."""
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(value))
     return found

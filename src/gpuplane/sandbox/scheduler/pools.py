@@ -32,7 +32,7 @@ class Candidate(msgspec.Struct, frozen=True):
         return self.slice.spec.driver, self.slice.spec.pool.name, self.device.name
 
     @property
-    def places(self) -> tuple[str | None, NodeSelector | None]:
+    def node_restrictions(self) -> tuple[str | None, NodeSelector | None]:
         """The node that it is on, or the selector of nodes that reach it; neither where all do."""
         spec = self.device if self.slice.spec.per_device_node_selection else self.slice.spec
         return spec.node_name, spec.node_selector
@@ -57,7 +57,7 @@ def gather_pools(slices: Sequence[ResourceSlice], node: ApiNode) -> tuple[Pool, 
     """The pools that have a slice for the node."""
     reached: dict[tuple[str, str], list[ResourceSlice]] = {}
     for each in sorted(slices, key=lambda each: each.metadata.name):
-        if not (each.spec.shared_counters or _reaches(each, node)):
+        if not (each.spec.shared_counters or _slice_includes_node(each, node)):
             continue
         known = reached.setdefault((each.spec.driver, each.spec.pool.name), [])
         newer = each.spec.pool.generation - (known[0].spec.pool.generation if known else 0)
@@ -84,7 +84,11 @@ def _make_pool(reached: Sequence[ResourceSlice], slices: Sequence[ResourceSlice]
     sets = [each for found in reached for each in found.spec.shared_counters]
     counter_sets = {each.name: each for each in sets}
     names = [each.device.name for each in candidates]
-    if len(set(names)) < len(names) or len(counter_sets) < len(sets) or _lacks(counter_sets, candidates + others):
+    if (
+        len(set(names)) < len(names)
+        or len(counter_sets) < len(sets)
+        or _lacks_counter(counter_sets, candidates + others)
+    ):
         return msgspec.structs.replace(pool, is_invalid=True)
     return msgspec.structs.replace(pool, candidates=candidates, others=others, counter_sets=counter_sets)
 
@@ -93,7 +97,7 @@ def _candidates(slices: Iterable[ResourceSlice]) -> tuple[Candidate, ...]:
     return tuple(Candidate(device, each) for each in slices for device in each.spec.devices)
 
 
-def _lacks(counter_sets: Mapping[str, CounterConsumption], candidates: Iterable[Candidate]) -> bool:
+def _lacks_counter(counter_sets: Mapping[str, CounterConsumption], candidates: Iterable[Candidate]) -> bool:
     """Whether a device consumes a counter that is not there."""
     return any(
         taken.counter_set not in counter_sets or set(taken.counters) - set(counter_sets[taken.counter_set].counters)
@@ -102,14 +106,14 @@ def _lacks(counter_sets: Mapping[str, CounterConsumption], candidates: Iterable[
     )
 
 
-def _reaches(found: ResourceSlice, node: ApiNode) -> bool:
+def _slice_includes_node(found: ResourceSlice, node: ApiNode) -> bool:
     spec = found.spec
     if spec.per_device_node_selection:
-        return any(reaches(each.node_name, each.node_selector, each.all_nodes, node) for each in spec.devices)
-    return reaches(spec.node_name, spec.node_selector, spec.all_nodes, node)
+        return any(includes_node(each.node_name, each.node_selector, each.all_nodes, node) for each in spec.devices)
+    return includes_node(spec.node_name, spec.node_selector, spec.all_nodes, node)
 
 
-def reaches(name: str | None, selector: NodeSelector | None, everywhere: bool, node: ApiNode) -> bool:
+def includes_node(name: str | None, selector: NodeSelector | None, everywhere: bool, node: ApiNode) -> bool:
     """Whether what says this of its nodes means the node, too."""
     if name:
         return name == node.metadata.name

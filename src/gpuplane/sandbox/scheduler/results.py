@@ -71,7 +71,7 @@ def _node_selector(picks: Iterable[Pick], node: ApiNode) -> NodeSelector | None:
     fields: list[Requirement] = []
     expressions: list[Requirement] = []
     for pick in picks:
-        name, selector = pick.candidate.places
+        name, selector = pick.candidate.node_restrictions
         if name is not None or pick.candidate.device.binds_to_node:
             only = Requirement("metadata.name", "In", (node.metadata.name,))
             return NodeSelector((NodeSelectorTerm(match_fields=(only,)),))

@@ -18,7 +18,7 @@ from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.apiserver.shapes import format_time
 from gpuplane.sandbox.claimcontroller import DELETE_PROTECTION_FINALIZER
 from gpuplane.sandbox.scheduler.claims import Allocation, Consumer, ResourceClaim
-from gpuplane.sandbox.scheduler.objects import Kind, read, write
+from gpuplane.sandbox.scheduler.objects import Kind, from_object, to_object
 from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, find_claims, is_ready_to_bind
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 
@@ -37,7 +37,7 @@ def schedule_pods(server: ApiServer) -> bool:
     """Decide on each pod that has no node, in the order in which they were made; whether something was written."""
     wrote = False
     for found in sorted(_waiting_pods(server), key=lambda each: int(each["metadata"]["resourceVersion"])):
-        wrote = _schedule(server, read(found, ApiPod), found) or wrote
+        wrote = _schedule(server, from_object(found, ApiPod), found) or wrote
     return wrote
 
 
@@ -64,13 +64,13 @@ def _schedule(server: ApiServer, pod: ApiPod, found: Json) -> bool:
     if decision.outcome == "waiting":
         return False
     if decision.outcome != "scheduled":
-        return _tell(server, pod, found, decision)
+        return _report_unschedulable(server, pod, found, decision)
     claims = find_claims(cluster, pod) or ()
     kept = [_reserve(server, each, pod, decision.allocations.get(each.metadata.name)) for each in claims]
     if not all(is_ready_to_bind(claim) for claim, _ in kept):
         return any(wrote for _, wrote in kept)
     body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": decision.node}}
-    _ask(server, "POST", f"{_path(pod)}/binding", {**body, "metadata": {"name": pod.metadata.name}})
+    _send(server, "POST", f"{_pod_path(pod)}/binding", {**body, "metadata": {"name": pod.metadata.name}})
     return True
 
 
@@ -84,38 +84,38 @@ def _reserve(
     path = f"{GROUP_PATH}/namespaces/{claim.metadata.namespace}/resourceclaims/{claim.metadata.name}"
     finalizers = claim.metadata.finalizers or []
     if allocation is not None and DELETE_PROTECTION_FINALIZER not in finalizers:
-        _ask(server, "PATCH", path, {"metadata": {"finalizers": [*finalizers, DELETE_PROTECTION_FINALIZER]}})
-    status: Json = {"reservedFor": [write(each) for each in (*claim.status.reserved_for, consumer)]}
+        _send(server, "PATCH", path, {"metadata": {"finalizers": [*finalizers, DELETE_PROTECTION_FINALIZER]}})
+    status: Json = {"reservedFor": [to_object(each) for each in (*claim.status.reserved_for, consumer)]}
     if allocation is not None:
         now = format_time(server.registry.now())
-        status["allocation"] = write(msgspec.structs.replace(allocation, allocation_timestamp=now))
-    return read(_ask(server, "PATCH", f"{path}/status", {"status": status}), ResourceClaim), True
+        status["allocation"] = to_object(msgspec.structs.replace(allocation, allocation_timestamp=now))
+    return from_object(_send(server, "PATCH", f"{path}/status", {"status": status}), ResourceClaim), True
 
 
-def _tell(server: ApiServer, pod: ApiPod, found: Json, decision: Decision) -> bool:
+def _report_unschedulable(server: ApiServer, pod: ApiPod, found: Json, decision: Decision) -> bool:
     """Say in the pod's status why it has no node, and drop the allocation that keeps it from all; whether it wrote."""
     conditions = (found.get("status") or {}).get("conditions") or []
     reason = REASON_BY_OUTCOME[decision.outcome]
     told = [(each.get("reason"), each.get("message")) for each in conditions if each["type"] == "PodScheduled"]
     if decision.deallocate:
         path = f"{GROUP_PATH}/namespaces/{pod.metadata.namespace}/resourceclaims/{decision.deallocate}/status"
-        _ask(server, "PATCH", path, {"status": {"allocation": None}})
+        _send(server, "PATCH", path, {"status": {"allocation": None}})
     if told == [(reason, decision.message)]:
         return bool(decision.deallocate)
     others = [each for each in conditions if each["type"] != "PodScheduled"]
     new = {"type": "PodScheduled", "status": "False", "reason": reason, "message": decision.message}
     new["lastTransitionTime"] = format_time(server.registry.now())
-    _ask(server, "PATCH", f"{_path(pod)}/status", {"status": {"conditions": [*others, new]}})
+    _send(server, "PATCH", f"{_pod_path(pod)}/status", {"status": {"conditions": [*others, new]}})
     return True
 
 
-def _path(pod: ApiPod) -> str:
+def _pod_path(pod: ApiPod) -> str:
     return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
 
 
 def _read_all(server: ApiServer, path: str, kind: type[Kind]) -> tuple[Kind, ...]:
-    return tuple(read(each, kind) for each in server.objects.list(parse_path(path)))
+    return tuple(from_object(each, kind) for each in server.objects.list(parse_path(path)))
 
 
-def _ask(server: ApiServer, method: str, path: str, body: Json) -> Json:
+def _send(server: ApiServer, method: str, path: str, body: Json) -> Json:
     return send_as_client(server, "kube-scheduler", method, path, body)

@@ -21,13 +21,13 @@ from gpuplane.sandbox.scheduler.results import make_allocation
 from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
 from gpuplane.sandbox.scheduler.wanted import AllocationError
 
-BEST_ALTERNATIVE = 8
+FIRST_ALTERNATIVE_SCORE = 8
 """What the first alternative of a request scores; each one after it a point less."""
-WRONG_NODE = "node(s) didn't match Pod's node affinity/selector"
-CLAIM_ELSEWHERE = "resourceclaim not available on the node"
-NOT_ENOUGH = "cannot allocate all claims"
-INVALID_POOLS = "invalid resource pools were encountered"
-NO_HELP = "Preemption is not helpful for scheduling."
+NODE_AFFINITY_TEXT = "node(s) didn't match Pod's node affinity/selector"
+CLAIM_NOT_AVAILABLE_TEXT = "resourceclaim not available on the node"
+CANNOT_ALLOCATE_TEXT = "cannot allocate all claims"
+INVALID_POOLS_TEXT = "invalid resource pools were encountered"
+PREEMPTION_NOT_HELPFUL_TEXT = "Preemption is not helpful for scheduling."
 
 Outcome = Literal["scheduled", "waiting", "unschedulable", "failed"]
 
@@ -67,31 +67,31 @@ def decide(cluster: Cluster, pod: ApiPod) -> Decision:
     if missing := _missing_class(claims, classes):
         return _unschedulable(Counter({missing: len(cluster.nodes)}), len(cluster.nodes), counted=False)
     wanted = [each for each in claims if each.status.allocation is None]
-    held = list_held(cluster.claims)
+    held = find_in_use(cluster.claims)
     found: dict[str, tuple[Pick, ...]] = {}
     reasons: Counter[str] = Counter()
     for node in sorted(cluster.nodes, key=lambda node: node.metadata.name):
         if not may_run_on(pod, node):
-            reasons[WRONG_NODE] += 1
+            reasons[NODE_AFFINITY_TEXT] += 1
         elif not all(_is_available(claim, node) for claim in claims):
-            reasons[CLAIM_ELSEWHERE] += 1
+            reasons[CLAIM_NOT_AVAILABLE_TEXT] += 1
         else:
             try:
                 picks = allocate(node, wanted, cluster.slices, classes, held)
             except InvalidPools:
-                reasons[INVALID_POOLS] += 1
+                reasons[INVALID_POOLS_TEXT] += 1
             except AllocationError as failure:
                 return Decision("failed", message=f'running "DynamicResources" filter plugin: {failure}')
             else:
                 if picks is None:
-                    reasons[NOT_ENOUGH] += 1
+                    reasons[CANNOT_ALLOCATE_TEXT] += 1
                 else:
                     found[node.metadata.name] = picks
     if not found:
         unused = [each for each in claims if each.status.allocation and not each.status.reserved_for]
-        deallocate = unused[0].metadata.name if unused and reasons[CLAIM_ELSEWHERE] else ""
+        deallocate = unused[0].metadata.name if unused and reasons[CLAIM_NOT_AVAILABLE_TEXT] else ""
         return _unschedulable(reasons, len(cluster.nodes), deallocate=deallocate)
-    best, *as_good = _best(found)
+    best, *as_good = _best_nodes(found)
     node = next(each for each in cluster.nodes if each.metadata.name == best)
     allocations = {
         claim.metadata.name: make_allocation(claim, [pick for pick in found[best] if pick.claim == index], node)
@@ -131,7 +131,7 @@ def is_ready_to_bind(claim: ResourceClaim) -> bool:
     return all((*each.id, condition) in true for each in results for condition in each.binding_conditions)
 
 
-def list_held(claims: Iterable[ResourceClaim]) -> InUse:
+def find_in_use(claims: Iterable[ResourceClaim]) -> InUse:
     """What the allocations of all claims hold. Admin access holds nothing."""
     in_use, devices = InUse(), set()
     for claim in claims:
@@ -160,12 +160,12 @@ def _is_available(claim: ResourceClaim, node: ApiNode) -> bool:
     return allocation is None or allocation.node_selector is None or matches_node(allocation.node_selector, node)
 
 
-def _best(found: Mapping[str, Sequence[Pick]]) -> list[str]:
+def _best_nodes(found: Mapping[str, Sequence[Pick]]) -> list[str]:
     """The nodes with the best alternatives, by name."""
     scores = {
         node: sum(
             {
-                (pick.claim, pick.request): BEST_ALTERNATIVE - pick.alternative
+                (pick.claim, pick.request): FIRST_ALTERNATIVE_SCORE - pick.alternative
                 for pick in picks
                 if "/" in pick.wanted.name
             }.values()
@@ -180,5 +180,5 @@ def _unschedulable(reasons: Counter[str], nodes: int, *, counted: bool = True, d
     each = sorted(f"{count} {reason}" if counted else reason for reason, count in reasons.items())
     head = f"0/{nodes} nodes are available"
     after = "deallocation of ResourceClaim completed" if deallocate else "still not schedulable"
-    preemption = f"preemption: {head}: {nodes} {NO_HELP}"
+    preemption = f"preemption: {head}: {nodes} {PREEMPTION_NOT_HELPFUL_TEXT}"
     return Decision("unschedulable", message=f"{head}: {', '.join(each)}. {after}, {preemption}", deallocate=deallocate)

@@ -7,10 +7,10 @@ import re
 
 import msgspec
 
-_NUMBER = r"0|[1-9]\d*"
-_SHAPE = re.compile(
-    rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER})"
-    rf"(?:-((?:{_NUMBER}|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:{_NUMBER}|\d*[a-zA-Z-][0-9a-zA-Z-]*))*))?"
+_NUMBER_PATTERN = r"0|[1-9]\d*"
+_SEMVER_PATTERN = re.compile(
+    rf"({_NUMBER_PATTERN})\.({_NUMBER_PATTERN})\.({_NUMBER_PATTERN})"
+    rf"(?:-((?:{_NUMBER_PATTERN}|\d*[a-zA-Z-][0-9a-zA-Z-]*)(?:\.(?:{_NUMBER_PATTERN}|\d*[a-zA-Z-][0-9a-zA-Z-]*))*))?"
     r"(?:\+([0-9a-zA-Z-]+(?:\.[0-9a-zA-Z-]+)*))?"
 )
 Precedence = tuple[int, int, int, bool, tuple[tuple[bool, int, str], ...]]
@@ -40,7 +40,7 @@ def parse_version(text: str, normalize: bool = False) -> Version:
 
     `normalize` takes a leading "v", leading zeros, and versions that lack the minor or the patch number.
     """
-    shape = _SHAPE.fullmatch(_normalized(text) if normalize else text)
+    shape = _SEMVER_PATTERN.fullmatch(_normalized(text) if normalize else text)
     if shape is None:
         raise ValueError(f"{text!r} is no semantic version")
     major, minor, patch, prerelease, _ = shape.groups()

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gpuplane.kubernetes.objects import ApiNode
-from gpuplane.sandbox.scheduler.capacity import InUse, find_consumed
+from gpuplane.sandbox.scheduler.capacity import InUse, find_consumed_capacity
 from gpuplane.sandbox.scheduler.cel import MissingLibrary, SelectorError, Variables, matches
 from gpuplane.sandbox.scheduler.claims import ExactRequest, Request, ResourceClaim
-from gpuplane.sandbox.scheduler.pools import Candidate, DeviceId, Pool, reaches
+from gpuplane.sandbox.scheduler.pools import Candidate, DeviceId, Pool, includes_node
 from gpuplane.sandbox.scheduler.slices import DeviceClass, Selector
 
-MOST_DEVICES = 32
+MAX_CLAIM_DEVICES = 32
 """The most devices that a claim can have (resourceapi.AllocationResultsMaxSize)."""
 
 
@@ -45,11 +45,11 @@ class Selection:
         if key not in self._known:
             name = wanted.device_class.metadata.name
             self._known[key] = (
-                _selects(f"class {name}", wanted.device_class.spec.selectors, candidate)
-                and _selects(f"claim {claim.key}", wanted.request.selectors, candidate)
+                _selectors_match(f"class {name}", wanted.device_class.spec.selectors, candidate)
+                and _selectors_match(f"claim {claim.key}", wanted.request.selectors, candidate)
                 and (
                     not candidate.slice.spec.per_device_node_selection
-                    or reaches(*candidate.places, candidate.device.all_nodes, self._node)
+                    or includes_node(*candidate.node_restrictions, candidate.device.all_nodes, self._node)
                 )
             )
         return self._known[key]
@@ -58,9 +58,9 @@ class Selection:
         """The alternatives of each request of a claim. Raises AllocationError."""
         wanted = tuple(self._alternatives(claim, each, classes) for each in claim.spec.devices.requests)
         least = sum(min(each.count for each in alternatives) for alternatives in wanted)
-        if least > MOST_DEVICES:
+        if least > MAX_CLAIM_DEVICES:
             raise AllocationError(
-                f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of {MOST_DEVICES}"
+                f"claim {claim.key}: number of requested devices {least} exceeds the claim limit of {MAX_CLAIM_DEVICES}"
             )
         return wanted
 
@@ -68,12 +68,12 @@ class Selection:
         self, claim: ResourceClaim, request: Request, classes: Mapping[str, DeviceClass]
     ) -> tuple[Wanted, ...]:
         if request.exactly is not None:
-            return (self._want(claim, request.name, request.exactly, classes),)
+            return (self._make_wanted(claim, request.name, request.exactly, classes),)
         return tuple(
-            self._want(claim, f"{request.name}/{each.name}", each, classes) for each in request.first_available
+            self._make_wanted(claim, f"{request.name}/{each.name}", each, classes) for each in request.first_available
         )
 
-    def _want(
+    def _make_wanted(
         self, claim: ResourceClaim, name: str, request: ExactRequest, classes: Mapping[str, DeviceClass]
     ) -> Wanted:
         where = f"claim {claim.key}, request {name.split('/')[-1]}"
@@ -93,12 +93,12 @@ class Selection:
                 each
                 for each in pool.candidates
                 if self.is_selected(claim, wanted, each)
-                and find_consumed(each, request.capacity, self._in_use) is not None
+                and find_consumed_capacity(each, request.capacity, self._in_use) is not None
             ]
         return msgspec.structs.replace(wanted, count=len(everything), everything=tuple(everything))
 
 
-def _selects(whose: str, selectors: Sequence[Selector], candidate: Candidate) -> bool:
+def _selectors_match(whose: str, selectors: Sequence[Selector], candidate: Candidate) -> bool:
     device = candidate.device
     for index, selector in enumerate(selectors):
         if selector.cel is None:

@@ -69,7 +69,7 @@ def load(path: Path) -> ClaimBooks:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         problem = f"could not initialize checkpoint manager, please drain node and remove DRA state file: {error}"
         raise OSError(errno.EBADMSG, problem, os.fspath(path)) from None
-    return ClaimBooks({(each.namespace, each.name): _claim(each) for each in data.claims})
+    return ClaimBooks({(each.namespace, each.name): _claim_from_entry(each) for each in data.claims})
 
 
 def _claim_entry(claim: ClaimInfo) -> _Claim:
@@ -88,7 +88,7 @@ def _claim_entry(claim: ClaimInfo) -> _Claim:
     return _Claim(claim.uid, claim.name, claim.namespace, {uid: {} for uid in sorted(claim.pod_uids)}, drivers)
 
 
-def _claim(entry: _Claim) -> ClaimInfo:
+def _claim_from_entry(entry: _Claim) -> ClaimInfo:
     drivers = {
         driver: [
             PreparedDevice(

@@ -10,7 +10,7 @@ import msgspec
 
 from gpuplane.node.kubelet.protocols import drahealth_pb2 as pb
 
-LONGEST_MESSAGE = 1024
+MAX_MESSAGE_LENGTH = 1024
 STATE_BY_CODE = {pb.HEALTHY: "Healthy", pb.UNHEALTHY: "Unhealthy"}
 
 
@@ -39,7 +39,7 @@ class HealthCache(msgspec.Struct):
     def update(self, driver: str, devices: Iterable[pb.DeviceHealth], now: float) -> Collection[tuple[str, str]]:
         """A plugin has sent its list; the devices whose health is another now."""
         known = self.entries.setdefault(driver, {})
-        told = {(each.device.pool_name, each.device.device_name): _entry(each, now, self.age) for each in devices}
+        told = {(each.device.pool_name, each.device.device_name): _make_entry(each, now, self.age) for each in devices}
         changed = {key for key, entry in told.items() if key not in known or not _is_same(known[key], entry)}
         for key, entry in known.items():
             if key not in told and entry.said.state != "Unknown" and now - entry.at > entry.lasts:
@@ -58,8 +58,10 @@ class HealthCache(msgspec.Struct):
         return UNKNOWN_HEALTH if entry is None or now - entry.at > entry.lasts else entry.said
 
 
-def _entry(told: pb.DeviceHealth, now: float, age: float) -> _Entry:
-    message = told.message if len(told.message) <= LONGEST_MESSAGE else f"{told.message[: LONGEST_MESSAGE - 3]}..."
+def _make_entry(told: pb.DeviceHealth, now: float, age: float) -> _Entry:
+    message = (
+        told.message if len(told.message) <= MAX_MESSAGE_LENGTH else f"{told.message[: MAX_MESSAGE_LENGTH - 3]}..."
+    )
     said = DeviceHealth(STATE_BY_CODE.get(told.health, "Unknown"), message)
     return _Entry(said, now, float(told.health_check_timeout_seconds) if told.health_check_timeout_seconds > 0 else age)
 

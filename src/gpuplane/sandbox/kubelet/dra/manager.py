@@ -24,7 +24,7 @@ from gpuplane.sandbox.kubelet.dra.plugin import DraPlugin, PluginEvents
 from gpuplane.sandbox.kubelet.dra.plugins import DraPlugins
 from gpuplane.sandbox.kubelet.dra.registration import PluginWatcher
 from gpuplane.sandbox.kubelet.dra.source import ClaimSource, GivenClaims
-from gpuplane.sandbox.kubelet.dra.times import KUBELETS_OWN, DraTimes
+from gpuplane.sandbox.kubelet.dra.times import KUBELET_TIMES, DraTimes
 from gpuplane.sandbox.kubelet.endpoint import Call
 from gpuplane.sandbox.kubelet.pods import Pod
 
@@ -35,7 +35,7 @@ class DraOptions(msgspec.Struct, frozen=True):
     """What of a DRA manager can be set. `seed` decides every order that kubelet leaves open."""
 
     source: ClaimSource = msgspec.field(default_factory=GivenClaims)
-    times: DraTimes = KUBELETS_OWN
+    times: DraTimes = KUBELET_TIMES
     seed: int = 0
     now: Callable[[], float] = time.monotonic
 
@@ -87,8 +87,8 @@ class DraManager:
     async def prepare(self, pod: Pod) -> None:
         """Prepare what a pod claims and is not prepared yet. Raises KubeletError; what was entered before stays so."""
         try:
-            found = [await self._fetch(pod, number) for number in range(len(pod.claims))]
-            batches = self._enter(pod, found)
+            found = [await self._fetch_claim(pod, number) for number in range(len(pod.claims))]
+            batches = self._enter_claims(pod, found)
             for plugin, claims in self._in_any_order(batches.values()):
                 await self._prepare_batch(plugin, claims)
             for _, claims in batches.values():
@@ -128,7 +128,7 @@ class DraManager:
 
     # Prepare
 
-    async def _fetch(self, pod: Pod, number: int) -> tuple[ClaimInfo, dict[str, DraPlugin]]:
+    async def _fetch_claim(self, pod: Pod, number: int) -> tuple[ClaimInfo, dict[str, DraPlugin]]:
         """A claim as the API server has it, and the plugins for it: for a prepared claim, too."""
         wanted = pod.claims[number]
         if not wanted.claim:
@@ -140,7 +140,7 @@ class DraManager:
         claim = check_claim(found, pod, wanted)
         return claim, {driver: self.plugins.get(driver) for driver in claim.drivers}
 
-    def _enter(
+    def _enter_claims(
         self, pod: Pod, found: Iterable[tuple[ClaimInfo, dict[str, DraPlugin]]]
     ) -> dict[int, tuple[DraPlugin, list[ClaimInfo]]]:
         """Enter a pod's claims, on disk too; those that are not prepared, for each plugin."""
@@ -213,7 +213,10 @@ class DraManager:
     def _health_received(self, driver: str, told: health_pb.NodeWatchResourcesResponse) -> None:
         changed = self.health.update(driver, told.devices, self.options.now())
         if pods := {
-            uid for claim in self.books.claims.values() if _has_one(claim, driver, changed) for uid in claim.pod_uids
+            uid
+            for claim in self.books.claims.values()
+            if _has_any_device(claim, driver, changed)
+            for uid in claim.pod_uids
         }:
             self.on_health(pods)
         self.changes.notify()
@@ -238,5 +241,5 @@ class DraManager:
             raise KubeletError(f"checkpoint ResourceClaim state: {error}") from None
 
 
-def _has_one(claim: ClaimInfo, driver: str, devices: Collection[tuple[str, str]]) -> bool:
+def _has_any_device(claim: ClaimInfo, driver: str, devices: Collection[tuple[str, str]]) -> bool:
     return any((each.pool, each.device) in devices for each in claim.drivers.get(driver, ()))

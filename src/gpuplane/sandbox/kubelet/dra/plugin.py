@@ -74,18 +74,18 @@ class DraPlugin:
 
     async def prepare(self, claims: Sequence[ClaimInfo]) -> list[PreparedClaim]:
         """NodePrepareResources. Raises KubeletError where the call as a whole failed."""
-        request = self._messages.NodePrepareResourcesRequest(claims=map(self._claim, claims))
+        request = self._messages.NodePrepareResourcesRequest(claims=map(self._claim_message, claims))
         answer = await self._call(
             "NodePrepareResources", claims, lambda **to: self._plugin.NodePrepareResources(request, **to)
         )
         return [
-            PreparedClaim(uid, each.error, [self._device(device) for device in each.devices])
+            PreparedClaim(uid, each.error, [self._prepared_device(device) for device in each.devices])
             for uid, each in answer.claims.items()
         ]
 
     async def unprepare(self, claims: Sequence[ClaimInfo]) -> dict[str, str]:
         """NodeUnprepareResources: UID → error. Raises KubeletError where the call as a whole failed."""
-        request = self._messages.NodeUnprepareResourcesRequest(claims=map(self._claim, claims))
+        request = self._messages.NodeUnprepareResourcesRequest(claims=map(self._claim_message, claims))
         answer = await self._call(
             "NodeUnprepareResources", claims, lambda **to: self._plugin.NodeUnprepareResources(request, **to)
         )
@@ -105,10 +105,10 @@ class DraPlugin:
         self._events.call(Call(f"{method} failed", self.driver, error=problem))
         raise KubeletError(f"{method}: {problem}")
 
-    def _claim(self, claim: ClaimInfo) -> Any:
+    def _claim_message(self, claim: ClaimInfo) -> Any:
         return self._messages.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name)
 
-    def _device(self, device: Any) -> PreparedDevice:
+    def _prepared_device(self, device: Any) -> PreparedDevice:
         share = device.share_id if self._messages is dra_v1_pb2 and device.HasField("share_id") else None
         names, ids = tuple(device.request_names), tuple(device.cdi_device_ids)
         return PreparedDevice(device.pool_name, device.device_name, share, names, ids)

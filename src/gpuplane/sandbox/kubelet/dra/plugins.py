@@ -26,7 +26,7 @@ class DraPlugins:
 
     def start(self) -> None:
         """Kubelet starts: no driver is registered, so no device of this node can be used."""
-        self._wipes[""] = asyncio.create_task(self._wipe(""))
+        self._wipes[""] = asyncio.create_task(self._wipe_slices(""))
 
     async def stop(self) -> None:
         """Kubelet ends."""
@@ -85,13 +85,13 @@ class DraPlugins:
             if planned := self._wipes.pop(driver, None):
                 planned.cancel()
         elif driver not in self._wipes or self._wipes[driver].done():
-            self._wipes[driver] = asyncio.create_task(self._wipe_late(driver))
+            self._wipes[driver] = asyncio.create_task(self._wipe_slices_later(driver))
 
-    async def _wipe_late(self, driver: str) -> None:
+    async def _wipe_slices_later(self, driver: str) -> None:
         await asyncio.sleep(self.times.wiping_delay)
-        await self._wipe(driver)
+        await self._wipe_slices(driver)
 
-    async def _wipe(self, driver: str) -> None:
+    async def _wipe_slices(self, driver: str) -> None:
         pause = self.times.first_wipe_retry
         while True:
             try:

@@ -32,4 +32,4 @@ class DraTimes(msgspec.Struct, frozen=True):
         return type(self)(*(factor * value for value in msgspec.structs.astuple(self)))
 
 
-KUBELETS_OWN = DraTimes()
+KUBELET_TIMES = DraTimes()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuplane.sandbox.apiserver.server import ApiServer
-from gpuplane.sandbox.claimscene import DRIVER, NODE_NAME, SLICES_PATH, count_gpus
+from gpuplane.sandbox.demo.claim import DRIVER, NODE_NAME, SLICES_PATH, count_gpus
 
 README = Path(__file__).parents[2] / "README.md"
 DEFAULT = "dgx-a100"

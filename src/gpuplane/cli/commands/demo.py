@@ -13,7 +13,8 @@ from gpuplane.cli.kit.options import Machine, json_option
 from gpuplane.cli.kit.presenter import is_terminal
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.profiles import find_machine_file
-from gpuplane.sandbox.demo import Broken, Demo, Scene
+from gpuplane.sandbox.demo.play import Demo
+from gpuplane.sandbox.demo.stage import Scene, SceneFailed
 from gpuplane.sandbox.kubelet import PodRejected
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def command(profile: str, as_json: bool) -> None:
         content = files.read(source)
         demo = Demo(source.name, content, read_machine(content, source.name))
         signals.run(_play(demo, as_json), demo.scratch.abandon)
-    except (Broken, PodRejected, InvalidInput) as error:
+    except (SceneFailed, PodRejected, InvalidInput) as error:
         raise click.ClickException(str(error)) from None
 
 
@@ -46,10 +47,10 @@ async def _play(demo: Demo, as_json: bool) -> None:
         async for scene in demo.scenes():
             number += 1
             _print_json(number, scene) if as_json else _print(number, scene)
-    except Broken as broken:
+    except SceneFailed as failure:
         if as_json:
-            print(msgspec.json.encode({"scene": number + 1, "broken": str(broken)}).decode(), flush=True)
-        raise click.ClickException(f"scene {number + 1} failed: {broken}") from None
+            print(msgspec.json.encode({"scene": number + 1, "broken": str(failure)}).decode(), flush=True)
+        raise click.ClickException(f"scene {number + 1} failed: {failure}") from None
     if not as_json:
         _console().print(f"\n[bold green]All {number} scenes passed[/bold green], in {time.monotonic() - began:.1f} s.")
 

@@ -1,4 +1,4 @@
-"""A scene of the demo: a pod gets a GPU by a claim, from the manifest to the container's edits.
+"""A scene: a pod gets a GPU by a claim, from the manifest to the container's edits.
 
 It has an agent, a kubelet, an API server and what a cluster does for claims, of its own: controller and scheduler.
 """
@@ -11,12 +11,13 @@ from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.objects import Json, parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.claimcontroller import run_claim_controller
+from gpuplane.sandbox.demo.stage import GPU, Scene, SceneFailed, Stage
 from gpuplane.sandbox.kubelet import Kubelet, pod_from_object
 from gpuplane.sandbox.kubelet.dra.apisource import ApiClaims
 from gpuplane.sandbox.scheduler.cel import MissingLibrary, check_library
 from gpuplane.sandbox.scheduler.scheduler import run_scheduler
 
-DRIVER, GPU, NODE_NAME = "gpu.nvidia.com", "nvidia.com/gpu", "demo"
+DRIVER, NODE_NAME = "gpu.nvidia.com", "demo"
 GROUP_PATH = "/apis/resource.k8s.io/v1"
 SLICES_PATH = f"{GROUP_PATH}/resourceslices"
 CLAIMS_PATH, PODS_PATH = f"{GROUP_PATH}/namespaces/default/resourceclaims", "/api/v1/namespaces/default/pods"
@@ -48,12 +49,20 @@ POD_OBJECT: Json = {
 }
 
 
-async def play(root: Path, machine: Path, count: int) -> Mapping[str, str]:
-    """What happened, as lines for people. `count`: GPUs of the machine that are whole. Raises TimeoutError."""
+async def play(stage: Stage) -> Scene:
+    """Raises SceneFailed."""
     try:
         check_library()
+        lines = await _give_by_claim(stage.root / "claims", stage.machine, stage.count)
     except MissingLibrary as missing:
-        return {"not played": str(missing)}
+        lines = {"not played": str(missing)}
+    except TimeoutError as error:
+        raise SceneFailed(f"the pod did not get a GPU by its claim: {error}") from None
+    return Scene("A pod gets a GPU by a claim (Dynamic Resource Allocation)", lines)
+
+
+async def _give_by_claim(root: Path, machine: Path, count: int) -> Mapping[str, str]:
+    """What happened, as lines for people. `count`: GPUs of the machine that are whole. Raises TimeoutError."""
     root.mkdir()
     (root / "config.yaml").write_text("version: v1\ndra: {enabled: true}\n")
     async with (

@@ -1,4 +1,4 @@
-"""A scene of the demo: a label of the Node partitions a GPU around a pod that holds a part of it.
+"""A scene: a label of the Node partitions a GPU around a pod that holds a part of it.
 
 It has an agent, a kubelet and an API server of its own.
 """
@@ -13,9 +13,10 @@ from gpuplane.node.model.machine import Gpu
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
+from gpuplane.sandbox.demo.stage import GPU, Scene, SceneFailed, Stage
 from gpuplane.sandbox.kubelet import Kubelet, pod
 
-GPU, NODE_PATH = "nvidia.com/gpu", "/api/v1/nodes/demo"
+NODE_PATH = "/api/v1/nodes/demo"
 
 
 class PartitionedGpu(msgspec.Struct, frozen=True):
@@ -46,7 +47,18 @@ def _layouts(gpu: PartitionedGpu) -> str:
     )
 
 
-async def play(root: Path, machine: Path, gpu: PartitionedGpu, whole: int) -> Mapping[str, str]:
+async def play(stage: Stage) -> Scene:
+    """Raises SceneFailed."""
+    gpu = find_gpu(stage.gpus)
+    assert gpu is not None  # else the machine does not have this scene
+    try:
+        lines = await _partition(stage.root / "mig", stage.machine, gpu, stage.count)
+    except TimeoutError as error:
+        raise SceneFailed(f"the GPU was not partitioned: {error}") from None
+    return Scene("A label of the Node partitions a GPU around a pod", lines, {"gpu": gpu.index})
+
+
+async def _partition(root: Path, machine: Path, gpu: PartitionedGpu, whole: int) -> Mapping[str, str]:
     """What happened, as lines for people. `whole`: GPUs of the machine that are whole. Raises TimeoutError."""
     root.mkdir()
     half, small = (f"nvidia.com/mig-{name}" for name in (gpu.half, gpu.small))

@@ -31,7 +31,7 @@ class Row(NamedTuple):
     """Only at 60 columns: it takes long."""
 
 
-TAKE, RESTORE = "driver take --state-dir {state}", "health restore 3 --state-dir {state}"
+RESUME, RESTORE = "driver resume --state-dir {state}", "health restore 3 --state-dir {state}"
 WITHDRAW = "mig withdraw --state-dir {state}"
 
 ROWS: dict[str, tuple[Row, ...]] = {
@@ -147,14 +147,14 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--profile dgx-a10", 2, "did you mean dgx-a100"),
     ),
     "driver release": (
-        Row("--for 10m --why firmware --state-dir {state}", says="released for 10 min: firmware", after=TAKE),
-        Row("--for 10m --why firmware --state-dir {state} --json", after=TAKE),
+        Row("--for 10m --why firmware --state-dir {state}", says="released for 10 min: firmware", after=RESUME),
+        Row("--for 10m --why firmware --state-dir {state} --json", after=RESUME),
         Row("--for 0s --why firmware --state-dir {state}", 2, "--for"),
         Row("--for 10m --why firmware --state-dir {here}/none", 1, "no agent answers"),
         Row("--for soon --why firmware --state-dir {state}", 2, "'soon' is not a duration"),
         Row("--for 10m --state-dir {state}", 2, "Missing option '--why'"),
     ),
-    "driver take": (
+    "driver resume": (
         Row("--state-dir {state}", says="The driver"),
         Row("--state-dir {state} --json"),
         Row("--state-dir {here}/none", 1, "no agent answers"),

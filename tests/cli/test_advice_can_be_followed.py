@@ -56,7 +56,7 @@ def test_whoever_advises_a_reset_says_how() -> None:
         lines = [command_line(command) for command in entry.commands]
         [at] = (n for n, line in enumerate(lines) if line in ("nvidia-smi -r -i GPU", "nvidia-smi -r"))
         assert lines[at - 1].startswith("gpuplane driver release --for ")
-        assert lines[at + 1] == "gpuplane driver take"
+        assert lines[at + 1] == "gpuplane driver resume"
 
 
 def machine(faulty: bool) -> str:

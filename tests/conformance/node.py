@@ -149,7 +149,7 @@ class _Stage:
     async def _change(self, server: ApiServer) -> None:
         await server.until(lambda: any(each["reason"] == "GPUDrained" for each in _events(server)))
         await self._json("health restore", "3:0", "--state-dir", self.state)
-        await server.until(lambda: any(each["reason"] == "GPURestored" for each in _events(server)))
+        await server.until(lambda: any(each["reason"] == "GPUUndrained" for each in _events(server)))
         self.story.node, self.story.events = server.objects.get(parse_path(NODE)), _events(server)
         await self._json("driver release", "--for", "10m", "--why", "firmware", "--state-dir", self.state)
         await self._page('kind="released"')
@@ -157,7 +157,7 @@ class _Stage:
     async def _read_files(self) -> None:
         self.story.state = {each.name: each.read_bytes() for each in self.state.iterdir() if each.is_file()}
         self.story.specifications = {each.name: each.read_bytes() for each in self.cdi.iterdir()}
-        await self._json("driver take", "--state-dir", self.state)
+        await self._json("driver resume", "--state-dir", self.state)
 
     async def _run_commands_that_need_no_agent(self) -> None:
         device, wrong = "k8s.device-plugin.nvidia.com/gpu=GPU-0", self.root / "wrong.yaml"

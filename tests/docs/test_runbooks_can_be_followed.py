@@ -14,7 +14,7 @@ STATES_AFTER = {
     ("health", "drain"): {"drained"},
     ("health", "restore"): {"healthy"},
     ("driver", "release"): {"unhealthy"},
-    ("driver", "take"): {"healthy"},
+    ("driver", "resume"): {"healthy"},
     ("inspect",): {"healthy"},
     ("inspect", "health"): {"healthy"},
 }
@@ -27,7 +27,7 @@ def undone(words: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
         case ("health", "drain", device, *_):
             return (("health", "restore", device),)
         case ("driver", "release", *_):
-            return (("driver", "take"),)
+            return (("driver", "resume"),)
     return ()
 
 

@@ -154,7 +154,7 @@ def test_a_release_is_remembered(node: Node) -> None:
     remembered("released", node.here / "s")
     with node.agent() as agent:
         becomes("state/released", lambda: node.seen(agent), differences)
-        assert agent.command("driver", "take").status == 0
+        assert agent.command("driver", "resume").status == 0
         agent.until(lambda: node.kubelet.health().get(uuid(0)) == "Healthy", "devices are given out again")
 
 

@@ -198,7 +198,7 @@ async def live(root: Path, seed: int, steps: int) -> None:
         world.node.apply(MachineObserved(Machine(gpus=GPUS)))
         world.node.apply(ConfigLoaded(SETTINGS[0]))
         running = [
-            asyncio.create_task(world.node.tick()),
+            asyncio.create_task(world.node.run_clock()),
             asyncio.create_task(world.probe()),
             asyncio.create_task(follow_allocations(world.node, root)),
             asyncio.create_task(register_plugins(world.node, root / "device-plugins", (0.005, 0.05))),

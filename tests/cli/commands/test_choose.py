@@ -140,14 +140,14 @@ def test_for_machines_every_key_is_there() -> None:
         "gpus",
         "affinity",
         "affinity_bound",
-        "affinities_for_later_requests",
+        "remaining_link_scores",
         "best_sets",
         "choice_reason",
         "assumption",
         "refusal_text",
     ]
     assert document["gpus"] == {str(index): 1 for index in range(8)}
-    assert document["affinities_for_later_requests"] == [None, None, None]
+    assert document["remaining_link_scores"] == [None, None, None]
 
 
 def test_beyond_a_table_the_answer_comes_with_what_is_missing_at_most(tmp_path: Path, golden: Golden) -> None:
@@ -158,7 +158,7 @@ def test_beyond_a_table_the_answer_comes_with_what_is_missing_at_most(tmp_path: 
 
     assert found["gpus"] == {str(index): 1 for index in range(8)}
     assert found["affinity"] == found["affinity_bound"] == 28 * 120
-    assert found["best_sets"] == found["affinities_for_later_requests"] == []
+    assert found["best_sets"] == found["remaining_link_scores"] == []
     golden(choose("--machine", rack, "--size", 8).output)
 
 

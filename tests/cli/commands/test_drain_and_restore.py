@@ -159,7 +159,7 @@ async def test_restore_while_the_driver_is_released_says_what_it_has_done(place:
         status, said = await health(place, "restore", 1)
         assert status == 1
         golden(said)
-        assert (await gpuplane("driver", "take", "--state-dir", place.state))[0] == 0
+        assert (await gpuplane("driver", "resume", "--state-dir", place.state))[0] == 0
         await kubelet.until_capacity(GPU, 4, 4)
 
 

@@ -16,7 +16,7 @@ async def test_what_holds_is_said(tmp_path: Path, golden: Golden) -> None:
     async with Kubelet(place.kubelet) as kubelet, place.agent() as agent:
         await kubelet.until_capacity(GPU, 4, 4)
         for case, words in (
-            ("taken back though nobody has it", ("take",)),
+            ("taken back though nobody has it", ("resume",)),
             ("released for two hours", ("release", "--for", "2h", "--why", "firm\x1bware")),
             ("another release takes its place", ("release", "--for", "90s", "--why", "reset")),
         ):
@@ -29,7 +29,7 @@ async def test_what_holds_is_said(tmp_path: Path, golden: Golden) -> None:
         assert (node["state"], node["code"]) == ("unhealthy", "not-looked")
         assert node["until"] > node["since"]
 
-        status, said = await gpuplane("driver", "take", *state)
+        status, said = await gpuplane("driver", "resume", *state)
         assert status == 0, said
         golden(said, "taken back")
         await kubelet.until_capacity(GPU, 4, 4)

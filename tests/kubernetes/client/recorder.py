@@ -22,14 +22,14 @@ class Recorder(Generic[T]):
         self.refuses = 0
         """How many of the next events are refused."""
 
-    async def listed(self, client: ApiClient, objects: list[T]) -> None:
+    async def on_list(self, client: ApiClient, objects: list[T]) -> None:
         self.lists += 1
         self.objects = {each.metadata.name: each for each in objects}
 
-    def watching(self, client: ApiClient) -> None:
+    def on_watch_started(self, client: ApiClient) -> None:
         self.streams += 1
 
-    async def changed(self, client: ApiClient, event: Event[T]) -> None:
+    async def on_change(self, client: ApiClient, event: Event[T]) -> None:
         name = event.object.metadata.name
         if self.refuses:
             self.refuses -= 1
@@ -40,7 +40,7 @@ class Recorder(Generic[T]):
         else:
             self.objects[name] = event.object
 
-    def failed(self, error: ApiServerError) -> float:
+    def on_failure(self, error: ApiServerError) -> float:
         self.failures.append(error)
         return 0.0
 

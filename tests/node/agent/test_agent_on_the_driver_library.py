@@ -73,6 +73,6 @@ async def test_a_driver_that_is_released_stays_so_over_a_restart(tmp_path: Path,
             await second.until_says("GPU reset")
             await answers(tmp_path / "s")
             assert drivers(second) == 0
-            assert (await gpuplane("driver", "take", "--state-dir", tmp_path / "s"))[0] == 0
+            assert (await gpuplane("driver", "resume", "--state-dir", tmp_path / "s"))[0] == 0
             await kubelet.until_capacity(GPU, COUNT, COUNT)
             assert drivers(second) == 1

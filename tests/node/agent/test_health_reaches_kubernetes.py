@@ -105,7 +105,7 @@ async def test_a_gpu_falls_ill_and_becomes_well_again(place: Place) -> None:
         assert event["source"] == {"component": "gpuplane", "host": "n1"}
         assert (event["type"], event["count"]) == ("Warning", 1)
         assert event["message"].startswith("GPU 1 (GPU-1): gpu-lost: fell off the bus (end the pods on the GPU, ")
-        assert "nvidia-smi -r -i GPU-1; gpuplane driver take --state-dir " in event["message"]
+        assert "nvidia-smi -r -i GPU-1; gpuplane driver resume --state-dir " in event["message"]
 
         place.fail("")
         await place.stands("False", "NoProblem")
@@ -212,7 +212,7 @@ async def test_a_nodes_annotation_drains(place: Place) -> None:
 
         place.ask()
         await kubelet.until_capacity(GPU, 3, 3)
-        await place.server.until(lambda: place.reasons[2:] == ["GPURestored", "GPURestored"])
+        await place.server.until(lambda: place.reasons[2:] == ["GPUUndrained", "GPUUndrained"])
 
 
 async def test_a_drain_by_annotation_survives_what_it_must(place: Place) -> None:
@@ -233,4 +233,4 @@ async def test_a_drain_by_annotation_survives_what_it_must(place: Place) -> None
             place.ask()
             await place.server.start()
             await kubelet.until_capacity(GPU, 3, 3)
-            await place.server.until(lambda: place.reasons == ["GPUDrained", "GPURestored"])
+            await place.server.until(lambda: place.reasons == ["GPUDrained", "GPUUndrained"])

@@ -84,7 +84,7 @@ async def test_time_alone_changes_the_node_when_it_is_due() -> None:
     """The clock tells a Tick at the moment that `due` names, not before."""
     now = 1000.0
     node = Node(Snapshot(), now=lambda: now)
-    clock = asyncio.create_task(node.tick())
+    clock = asyncio.create_task(node.run_clock())
     node.apply(DriverReleaseRequested(DriverRelease(until=1000.02, reason="x")))
     await asyncio.sleep(0)
     assert node.snapshot.ledger.release is not None

@@ -211,7 +211,7 @@ async def test_a_killed_agent_remembers_what_it_promised(place: Place) -> None:
             await second.until_says("firmware")
             await answers(place.state)
             assert kubelet.capacity(GPU) == (4, 0)
-            assert (await gpuplane("driver", "take", "--state-dir", place.state))[0] == 0
+            assert (await gpuplane("driver", "resume", "--state-dir", place.state))[0] == 0
             await kubelet.until_capacity(GPU, 4, 4)
 
 

@@ -156,7 +156,7 @@ async def test_a_driver_that_was_let_go_of_has_forgotten_all(node: Node) -> None
         node.configure(long="['0', '1']")
         await node.until_said("waiting", "the agent will set: long: GPU 0, 1")
         assert node.smi.runs() == [(A, "long")]
-        assert (await gpuplane("driver", "take", *where))[0] == 0
+        assert (await gpuplane("driver", "resume", *where))[0] == 0
         await node.until(lambda: node.smi.lengths() == {A: "long", B: "long"})
 
 
@@ -203,7 +203,7 @@ async def test_one_that_hangs_keeps_nobody_waiting(node: Node) -> None:
         where = ("--state-dir", node.root / "s")
         status, said = await gpuplane("driver", "release", "--for", "5m", "--why", "reset", *where)
         assert (status, node.smi.running()) == (0, []), said
-        assert (await gpuplane("driver", "take", *where))[0] == 0
+        assert (await gpuplane("driver", "resume", *where))[0] == 0
         await node.until(lambda: len(node.smi.running()) == 1)
         assert await agent.stop() == 0
     assert node.smi.running() == []

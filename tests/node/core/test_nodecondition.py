@@ -208,7 +208,7 @@ def test_events_of_drains(golden: Golden) -> None:
     drained = after(NodeRequestsChanged(NodeObjectRequests(drain_reasons={"1": "fan noise"})))
 
     assert told(after(), drained) == ["Normal GPUDrained GPU-1"]
-    assert told(drained, after()) == ["Normal GPURestored GPU-1"]
+    assert told(drained, after()) == ["Normal GPUUndrained GPU-1"]
     assert told(drained, after(DrainRequested("GPU-1", Drain("fan noise")))) == []
     golden(messages(after(), drained), "drained")
     golden(messages(drained, after()), "restored")

@@ -43,8 +43,8 @@ LINES_WITHOUT_XID = [
         "xid-79",
     ),
     ("NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "gpu-init-failed"),
-    ("nvidia: probe of 0000:01:00.0 failed with error -1", "gpu-probe-failed"),
-    ("nvidia 0000:01:00.0: probe with driver nvidia failed with error -1", "gpu-probe-failed"),
+    ("nvidia: probe of 0000:01:00.0 failed with error -1", "gpu-bind-failed"),
+    ("nvidia 0000:01:00.0: probe with driver nvidia failed with error -1", "gpu-bind-failed"),
 ]
 """What drivers 331 to 595 and Linux 3 to 6.18 wrote into public logs, as /dev/kmsg has it → the fault."""
 
@@ -95,7 +95,7 @@ def test_a_gpu_that_fell_off_the_bus_while_the_driver_was_loaded_is_known_by_its
         "gpu-absent",
         "xid-79",
         "gpu-init-failed",
-        "gpu-probe-failed",
+        "gpu-bind-failed",
     }
 
 

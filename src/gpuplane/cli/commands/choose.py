@@ -76,8 +76,8 @@ def _lines(choice: ChoiceExplanation) -> Iterator[str]:
     yield f"affinity\t{choice.affinity}" + (
         f"\tat most {choice.affinity_bound}" if choice.affinity_bound is not None else ""
     )
-    if choice.affinities_for_later_requests:
-        yield "\t".join(("later", *map(_affinity_text, choice.affinities_for_later_requests)))
+    if choice.remaining_link_scores:
+        yield "\t".join(("later", *map(_affinity_text, choice.remaining_link_scores)))
     yield tab_separated("why", choice.choice_reason)
     for kind in choice.best_sets:
         yield "\t".join(
@@ -85,7 +85,7 @@ def _lines(choice: ChoiceExplanation) -> Iterator[str]:
                 "sets",
                 str(kind.set_count),
                 str(kind.affinity),
-                *map(_affinity_text, kind.affinities_for_later_requests),
+                *map(_affinity_text, kind.remaining_link_scores),
                 _comma_separated(kind.example_gpu_indices),
             )
         )
@@ -111,7 +111,7 @@ def _page(choice: ChoiceExplanation) -> Iterator[Block]:
         rows = tuple(
             (
                 str(each.affinity),
-                *map(_affinity_text, each.affinities_for_later_requests),
+                *map(_affinity_text, each.remaining_link_scores),
                 str(each.set_count),
                 _comma_separated(each.example_gpu_indices),
             )

@@ -71,7 +71,7 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
 @command.command()
 @json_option()
 @state_dir
-def take(as_json: bool, state_dir: Path) -> None:
+def resume(as_json: bool, state_dir: Path) -> None:
     """Resume the driver before the release ends."""
     away = driver_release_reason(fetch_node_state(state_dir).snapshot)
     ask(state_dir, ResumeDriver(requested_at=boottime()))

@@ -42,16 +42,16 @@ CHANGE_TYPES = ("ADDED", "MODIFIED", "DELETED")
 class Follower(Protocol[T]):
     """Who is told of a collection. What raises ApiServerError is told again, after a pause."""
 
-    async def listed(self, client: "ApiClient", objects: list[T]) -> None:
+    async def on_list(self, client: "ApiClient", objects: list[T]) -> None:
         """All its objects, as they are now."""
 
-    def watching(self, client: "ApiClient") -> None:
+    def on_watch_started(self, client: "ApiClient") -> None:
         """From now on each change is told as it happens."""
 
-    async def changed(self, client: "ApiClient", event: "Event[T]") -> None:
+    async def on_change(self, client: "ApiClient", event: "Event[T]") -> None:
         """An object was ADDED, MODIFIED or DELETED."""
 
-    def failed(self, error: ApiServerError) -> float:
+    def on_failure(self, error: ApiServerError) -> float:
         """The server does not answer, or refuses; what was told before may be old. Returns how many seconds to pause at
         least."""
 
@@ -95,7 +95,7 @@ class Informer(Generic[T]):
                 log.debug("a watch of %s ended: %s", self._path, error)
                 self._version = ""
             except ApiServerError as error:
-                least = follower.failed(error)
+                least = follower.on_failure(error)
             await self._wait(max(pauses.after_stream(time.monotonic() - began), least))
 
     async def _follow(
@@ -109,17 +109,17 @@ class Informer(Generic[T]):
         if not self._version or time.monotonic() - self._listed_at >= self._list_every:
             self._version = ""
             found = await client.list(path, shape, fields=fields, metadata_only=metadata_only)
-            await follower.listed(client, found.items)
+            await follower.on_list(client, found.items)
             self._version, self._listed_at = found.version, time.monotonic()
         async with client.watch(
             path, shape, self._version, fields=fields, metadata_only=metadata_only, lifetime=self._lifetime
         ) as events:
-            follower.watching(client)
+            follower.on_watch_started(client)
             telling = self._tell(client, follower, events)
             await (run_until(meanwhile(client), telling) if meanwhile is not None else telling)
 
     async def _tell(self, client: "ApiClient", follower: Follower[T], events: AsyncIterator["Event[T]"]) -> None:
         async for event in events:
             if event.type in CHANGE_TYPES:
-                await follower.changed(client, event)
+                await follower.on_change(client, event)
             self._version = event.object.metadata.resource_version

@@ -61,7 +61,7 @@ class Node:
             return ready(self.snapshot)
         return True
 
-    async def tick(self) -> None:
+    async def run_clock(self) -> None:
         """Apply a Tick whenever time alone changes the snapshot, for ever."""
         while True:
             at = next_due_time(self.snapshot)

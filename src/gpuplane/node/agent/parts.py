@@ -161,7 +161,7 @@ def status_page(node: Node, options: Options, sampler: Sampler | None) -> Parts:
 def watching(node: Node, options: Options, sources: Sequence[Source], actor: Actor | None) -> Parts:
     """What an agent does also while it stands by: it watches, and changes nothing in the world."""
     parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
-        Part("clock"): node.tick,
+        Part("clock"): node.run_clock,
         CONFIG: lambda: configure(node, options.config),
         POD_RESOURCES: lambda: follow_allocations(node, options.kubelet_root),
         MPS_SUPERVISOR: lambda: follow_supervisor_status(node),

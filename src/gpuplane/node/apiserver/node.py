@@ -127,15 +127,15 @@ class _NodeFollower:
         self._metadata: ObjectMetadata | None = None  # None: there is no such Node
         self._unread_versions = ""  # why they could not be read, for people
 
-    async def listed(self, client: "ApiClient", objects: list[ApiNode]) -> None:
+    async def on_list(self, client: "ApiClient", objects: list[ApiNode]) -> None:
         self._metadata, self._unread_versions = None, ""
         for each in objects:
             self._accept(each.metadata, await self._read_versions(client))
 
-    def watching(self, client: "ApiClient") -> None:
+    def on_watch_started(self, client: "ApiClient") -> None:
         self._report(client)
 
-    async def changed(self, client: "ApiClient", event: "Event[ApiNode]") -> None:
+    async def on_change(self, client: "ApiClient", event: "Event[ApiNode]") -> None:
         if event.type == "DELETED":
             self._metadata = None
         else:
@@ -143,7 +143,7 @@ class _NodeFollower:
             self._accept(event.object.metadata, await self._read_versions(client) if is_new else None)
         self._report(client)
 
-    def failed(self, error: ApiServerError) -> float:
+    def on_failure(self, error: ApiServerError) -> float:
         _report_status(self._node, "failing", str(error))
         return 0.0
 

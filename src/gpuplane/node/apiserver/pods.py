@@ -59,15 +59,15 @@ class _PodFollower:
         self._node, self._name, self._allowed = node, name, allowed
         self._pods: dict[str, PodMetadata] = {}
 
-    async def listed(self, client: "ApiClient", objects: list[ApiPod]) -> None:
+    async def on_list(self, client: "ApiClient", objects: list[ApiPod]) -> None:
         self._pods = {_uid(each.metadata): _pod(each.metadata, self._allowed) for each in objects}
         self._node.apply(PodsObserved(dict(self._pods)))
 
-    def watching(self, client: "ApiClient") -> None:
+    def on_watch_started(self, client: "ApiClient") -> None:
         text = f"watches the pods of Node {self._name} of {client.url}"
         self._node.apply(StatusChanged(PODS, Status("ok", text)))
 
-    async def changed(self, client: "ApiClient", event: "Event[ApiPod]") -> None:
+    async def on_change(self, client: "ApiClient", event: "Event[ApiPod]") -> None:
         uid, pod = _uid(event.object.metadata), _pod(event.object.metadata, self._allowed)
         if event.type == "DELETED":
             self._pods.pop(uid, None)
@@ -77,7 +77,7 @@ class _PodFollower:
             self._pods[uid] = pod
         self._node.apply(PodsObserved(dict(self._pods)))
 
-    def failed(self, error: ApiServerError) -> float:
+    def on_failure(self, error: ApiServerError) -> float:
         right = RIGHTS_ADVICE if error.code == 403 else ""
         self._node.apply(StatusChanged(PODS, Status("failing", f"{error}{right}")))
         return 0.0

@@ -143,15 +143,15 @@ class _Publisher:
             wait=partial(pause, self.node),
         )
 
-    async def listed(self, client: "ApiClient", objects: list[ApiSlice]) -> None:
+    async def on_list(self, client: "ApiClient", objects: list[ApiSlice]) -> None:
         self._server_name, self._server = client.url, ServerAbilities()
         self._kept = {each.metadata.name: _kept(each) for each in objects if self._is_ours(each)}
         self._owner, self._published = "", None
 
-    def watching(self, client: "ApiClient") -> None:
+    def on_watch_started(self, client: "ApiClient") -> None:
         """`write` says how it stands."""
 
-    async def changed(self, client: "ApiClient", event: "Event[ApiSlice]") -> None:
+    async def on_change(self, client: "ApiClient", event: "Event[ApiSlice]") -> None:
         found = event.object
         if not self._is_ours(found):
             return
@@ -165,7 +165,7 @@ class _Publisher:
             self._kept[found.metadata.name] = _kept(found)
         self._changed.set()
 
-    def failed(self, error: ApiServerError) -> float:
+    def on_failure(self, error: ApiServerError) -> float:
         if error.code == NOT_FOUND:  # it has no resource.k8s.io/v1
             needs = "ResourceSlices need resource.k8s.io/v1, which Kubernetes has since 1.34"
             self._report_failure(ApiServerError(f"{error}; {needs}", NOT_FOUND))

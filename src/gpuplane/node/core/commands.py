@@ -16,7 +16,7 @@ Command = tuple[str, ...]
 INSPECT: Command = ("gpuplane", "inspect")
 INSPECT_HEALTH: Command = ("gpuplane", "inspect", "health")
 RESTORE: Command = ("gpuplane", "health", "restore", "DEVICE")
-TAKE: Command = ("gpuplane", "driver", "take")
+RESUME: Command = ("gpuplane", "driver", "resume")
 WITHDRAW: Command = ("gpuplane", "mig", "withdraw")
 
 

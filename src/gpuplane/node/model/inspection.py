@@ -185,7 +185,7 @@ class NotOffered(Shown):
 
     index: str
     uuid: str
-    kind: ReasonKind
+    reason_kind: ReasonKind
     code: str
     reason: Text
 

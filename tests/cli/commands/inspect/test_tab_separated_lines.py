@@ -79,7 +79,7 @@ def test_a_release_is_shown_with_its_end(golden: Golden) -> None:
     of = shares("x", DriverReleaseRequested(DriverRelease(until=350.0, reason="reset")))
 
     [[left, reason, withdraw]] = cells(of, "release")
-    assert (reason, withdraw) == ("reset", "gpuplane driver take")
+    assert (reason, withdraw) == ("reset", "gpuplane driver resume")
     golden(left)
 
 

@@ -190,7 +190,7 @@ async def an_agent(driver: Driver, directory: Path) -> AsyncIterator[Agent]:
         control(agent.node, socket),
         keep_ledger_stored(agent.node, directory),
         keep_partitions(agent.node, hardware),
-        agent.node.tick(),
+        agent.node.run_clock(),
         watch(),
     )
     tasks = [asyncio.create_task(each) for each in work]

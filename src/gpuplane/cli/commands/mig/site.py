@@ -134,7 +134,7 @@ async def _local_site(machine: str, state_dir: Path | None, kubelet_root: Path) 
         await _list_allocations(node, machine, kubelet_root)
         work: list[Coroutine[Any, Any, None]] = [
             _watch(node, devices),
-            node.tick(),
+            node.run_clock(),
             keep_partitions(node, devices),
             _list_periodically(node, machine, kubelet_root),
         ]

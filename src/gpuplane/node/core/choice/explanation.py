@@ -52,7 +52,7 @@ class EqualSets(Value):
     """All sets of whole GPUs with the same affinity that leave the same remainder."""
 
     affinity: int
-    affinities_for_later_requests: BestRemainingAffinitiesBySize
+    remaining_link_scores: BestRemainingAffinitiesBySize
     set_count: int  # number of these sets
     example_gpu_indices: tuple[int, ...]  # indices of the GPUs of the set with the lowest positions
 
@@ -66,10 +66,8 @@ class ChoiceExplanation(Value):
     gpus: dict[int, int]  # index of a GPU → number of its ids
     affinity: int  # of all pairs of these GPUs
     affinity_bound: int | None  # no set has a higher affinity; None unless whole GPUs were searched without a table
-    affinities_for_later_requests: (
-        BestRemainingAffinitiesBySize  # () for shares, and if the machine is too large for a table
-    )
-    best_sets: tuple[EqualSets, ...]  # of whole GPUs, the best first; () as for `affinities_for_later_requests`
+    remaining_link_scores: BestRemainingAffinitiesBySize  # () for shares, and if the machine is too large for a table
+    best_sets: tuple[EqualSets, ...]  # of whole GPUs, the best first; () as for `remaining_link_scores`
     choice_reason: str
     assumption: str  # an assumption of the answer; "" for none
     refusal_text: str  # why a container with this request would not start; "" if it would
@@ -109,7 +107,7 @@ def explain_choice(
         affinity_bound=affinity_bound(matrix, request)
         if is_whole_gpus and request.can_be_satisfied and table is None
         else None,
-        affinities_for_later_requests=_affinities_for_later_requests(table, request.selectable_gpus - counts.keys())
+        remaining_link_scores=_affinities_for_later_requests(table, request.selectable_gpus - counts.keys())
         if table is not None
         else (),
         best_sets=tuple(
@@ -178,7 +176,7 @@ def _list_equally_good_sets(table: GpuSetTable, request: GpuSetRequest, matrix: 
     for (affinity, remainder), sets in sorted(found.items(), key=lambda each: _set_rank(*each[0]), reverse=True):
         yield EqualSets(
             affinity=affinity,
-            affinities_for_later_requests=remainder,
+            remaining_link_scores=remainder,
             set_count=len(sets),
             example_gpu_indices=min(sets),
         )

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from gpuplane.base.text import Text, group_by_key, join
 from gpuplane.kubernetes.contracts.nodegpus import State
-from gpuplane.node.core.commands import RESTORE, TAKE, command_line
+from gpuplane.node.core.commands import RESTORE, RESUME, command_line
 from gpuplane.node.core.devicenames import describe_devices
 from gpuplane.node.core.health.absence import ABSENT_CODE
 from gpuplane.node.core.health.context import (
@@ -139,7 +139,7 @@ def _with_driver_release_end(node: DeviceHealth, snapshot: Snapshot) -> DeviceHe
     return node.but(
         cleared_by_text="when the annotation gpuplane.io/driver-release of the Node object is removed"
         if release is None
-        else "when its time is over, or with " + command_line(TAKE, snapshot.state_dir),
+        else "when its time is over, or with " + command_line(RESUME, snapshot.state_dir),
         until=None if release is None else release.until,
         advice="",
     )

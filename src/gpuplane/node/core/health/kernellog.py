@@ -45,8 +45,8 @@ LINES_WITHOUT_XID = (
     ("xid-79", re.compile(rb"The NVIDIA GPU " + ADDRESS + rb"\\x0aNVRM: (.*fallen off the bus.*)")),
     ("gpu-init-failed", re.compile(rb"GPU " + ADDRESS + rb": (RmInitAdapter failed!.*)")),
     # the kernel's drivers/base/dd.c: Linux up to 6.6, and after it
-    ("gpu-probe-failed", re.compile(rb"nvidia: probe of " + ADDRESS + rb" (failed with error.*)")),
-    ("gpu-probe-failed", re.compile(rb"nvidia " + ADDRESS + rb": (probe with driver nvidia failed with error.*)")),
+    ("gpu-bind-failed", re.compile(rb"nvidia: probe of " + ADDRESS + rb" (failed with error.*)")),
+    ("gpu-bind-failed", re.compile(rb"nvidia " + ADDRESS + rb": (probe with driver nvidia failed with error.*)")),
 )
 """Code → the line, with the address and the message."""
 ESCAPED_BYTE_PATTERN = re.compile(rb"\\x([0-9a-f]{2})")

@@ -138,7 +138,7 @@ def node_events(before: Mapping[str, DeviceEventState], after: Mapping[str, Devi
 
 CONNECTING_WORDS = {
     "GPUDrained": (" is drained; new pods do not get it: ", " are drained; new pods do not get them: "),
-    "GPURestored": (
+    "GPUUndrained": (
         " is available for pods again; it was drained: ",
         " are available for pods again; they were drained: ",
     ),
@@ -160,7 +160,7 @@ def _event_of_state_change(before: DeviceEventState, after: DeviceEventState) ->
     if after.state == "drained":
         return "Normal", "GPUDrained", after.reason
     if before.state == "drained":
-        return "Normal", "GPURestored", before.reason
+        return "Normal", "GPUUndrained", before.reason
     return (
         "Normal",
         "DriverRecovered" if before.state == "failing" else "GPURecovered",

@@ -37,7 +37,7 @@ def start_obstacle(state: DriverState, processes: DriverProcesses) -> DriverStat
     return None
 
 
-def gpu_obstacle(state: DriverState, processes: DriverProcesses, uuid: str) -> Fault | None:
+def why_gpu_is_not_queried(state: DriverState, processes: DriverProcesses, uuid: str) -> Fault | None:
     """Why nothing new is asked of a GPU now; None where it is."""
     if not state.is_wanted:
         return RELEASED_FAULT

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from gpuplane.node.hardware.nvidia.driver.channel import SkipGpus
 from gpuplane.node.hardware.nvidia.observer import Observer
-from gpuplane.node.hardware.nvidia.obstacles import gpu_obstacle
+from gpuplane.node.hardware.nvidia.obstacles import why_gpu_is_not_queried
 from gpuplane.node.hardware.nvidia.processes import DriverProcesses, start_fault
 from gpuplane.node.hardware.nvidia.state import RELEASED_FAULT, DriverState
 from gpuplane.node.model.facts import ProbeFinished, ProbeGpu
@@ -20,7 +20,7 @@ class Prober:
 
     async def probe(self, probe: ProbeGpu) -> None:
         """Have a fresh process observe one GPU, and tell what it saw, or why it saw nothing."""
-        found = gpu_obstacle(self._state, self._processes, probe.gpu) or await self._ask(probe)
+        found = why_gpu_is_not_queried(self._state, self._processes, probe.gpu) or await self._ask(probe)
         if isinstance(found, Fault):
             found = ProbeFinished(requested_at=probe.requested_at, gpu=Gpu(index=-1, uuid=probe.gpu, faults=(found,)))
         self._state.tell(found)

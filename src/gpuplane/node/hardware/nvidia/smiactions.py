@@ -8,7 +8,7 @@ from gpuplane.node.hardware.nvidia.driver.openers import blocking_users
 from gpuplane.node.hardware.nvidia.driverprocess import DriverProcess
 from gpuplane.node.hardware.nvidia.migchanges import PendingChanges, reset_problem
 from gpuplane.node.hardware.nvidia.nvidiasmi import NvidiaSmi, reset_arguments, time_slice_arguments
-from gpuplane.node.hardware.nvidia.obstacles import gpu_obstacle
+from gpuplane.node.hardware.nvidia.obstacles import why_gpu_is_not_queried
 from gpuplane.node.hardware.nvidia.processes import DriverProcesses, join_pids
 from gpuplane.node.hardware.nvidia.state import RELEASED_FAULT, DriverState
 from gpuplane.node.model.facts import ChangePartition, SetTimeSlice, TimeSliceFinished
@@ -36,7 +36,7 @@ class SmiActions:
     async def set_time_slice(self, action: SetTimeSlice) -> None:
         """Set how long the time slices of a GPU are, and tell what came of it."""
         async with self._one_at_a_time:
-            fault = gpu_obstacle(self._state, self._processes, action.gpu)
+            fault = why_gpu_is_not_queried(self._state, self._processes, action.gpu)
             gpu, arguments = self._state.gpu(action.gpu), time_slice_arguments(action.gpu, action.length)
             index = None if gpu is None else gpu.index
             outcome = SmiOutcome(fault.message) if fault else await self._run(index, arguments)
@@ -47,7 +47,7 @@ class SmiActions:
         """End our own use of the driver, have the GPU reset, and observe again. Other GPUs are not observed meanwhile,
         for as long as nvidia-smi may take; their last observation stays in force."""
         async with self._one_at_a_time:
-            gpu, fault = self._state.gpu(action.gpu), gpu_obstacle(self._state, self._processes, action.gpu)
+            gpu, fault = self._state.gpu(action.gpu), why_gpu_is_not_queried(self._state, self._processes, action.gpu)
             if fault is not None:
                 return self._changes.finish(action, "failed", fault.message)
             if gpu is None:

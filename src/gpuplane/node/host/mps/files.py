@@ -12,7 +12,8 @@ from gpuplane.base import files
 from gpuplane.base.value import Value
 
 FILE_VERSION = 1
-FILES_FOLDER, WANTED_FILE, STATUS_FILE, MODES_FILE = "gpuplane", "wanted.json", "status.json", "compute-modes.json"
+FILES_FOLDER, WANTED_FILE, MODES_FILE = "gpuplane", "wanted.json", "compute-modes.json"
+STATUS_FILE = "daemon-status.json"
 
 T = TypeVar("T")
 

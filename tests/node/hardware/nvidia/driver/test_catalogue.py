@@ -19,7 +19,7 @@ DERIVED = {
     "gpu-absent": "a GPU of an earlier look is not in this one",
     "gpu-unlisted": "a function on the PCI bus, of no GPU that the library lists",
     "gpu-init-failed": "a line of the kernel log",
-    "gpu-probe-failed": "another",
+    "gpu-bind-failed": "another",
     "nvswitch-fatal": "a line of the kernel log, which names no GPU",
     "nvswitch-nonfatal": "another",
 }

@@ -14,7 +14,7 @@ docs/faults.md has the two beside each other, and where they differ. XIDs that a
 
 from typing import Literal, NamedTuple
 
-from gpuplane.node.core.commands import INSPECT, RESTORE, TAKE, Command
+from gpuplane.node.core.commands import INSPECT, RESTORE, RESUME, Command
 from gpuplane.node.model.health import GRADED_XIDS, NONFATAL, CatalogueEntry, ClearedBy, FaultCatalogue, Scope, Severity
 
 
@@ -28,7 +28,7 @@ class Advice(NamedTuple):
 RESET = (
     ("gpuplane", "driver", "release", "--for", "10m", "--why", "GPU reset"),
     ("nvidia-smi", "-r", "-i", "GPU"),
-    TAKE,
+    RESUME,
 )
 """A reset needs the driver released; the last command ends that before its time."""
 
@@ -77,7 +77,7 @@ IGNORED_ADVICE = "nothing to do but to restart a program that failed; if the fau
 SWITCH_ADVICE = Advice(
     "the GPU at the link of the switch has XID 74; if programs fail to start on other GPUs, too, end all pods on the "
     "node's GPUs, release the driver, reset all GPUs at once and resume the driver; if that does not help, reboot",
-    (("nvidia-smi", "nvlink", "-s"), RESET[0], ("nvidia-smi", "-r"), TAKE),
+    (("nvidia-smi", "nvlink", "-s"), RESET[0], ("nvidia-smi", "-r"), RESUME),
 )
 NO_ADVICE = "nothing to do"
 
@@ -209,7 +209,7 @@ _EVENT_FAULTS = {
     "poison-nonfatal": _event("poisoned data was contained", "instance", "unhealthy", "process", RESTART_ADVICE),
     "poison-fatal": _event("poisoned data was not contained", "gpu", "unhealthy", "reset", RESET_ADVICE),
     "gpu-init-failed": _event("the driver could not start the GPU", "gpu", "unhealthy", "time", RESET_ADVICE),
-    "gpu-probe-failed": _event("the driver could not take up the GPU", "gpu", "unhealthy", "time", PROBE_ADVICE),
+    "gpu-bind-failed": _event("the driver could not take up the GPU", "gpu", "unhealthy", "time", PROBE_ADVICE),
     "gpu-unavailable": _event("the GPU became unavailable", "gpu", "unhealthy", "reset", RESET_ADVICE),
     "recovery-changed": _event(
         "the recovery action has changed; the next observation decides about health",

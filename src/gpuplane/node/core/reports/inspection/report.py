@@ -8,7 +8,7 @@ from gpuplane.base.text import join
 from gpuplane.node.core.advertising import missing_kind_reasons
 from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.availability import device_health_with_availability
-from gpuplane.node.core.commands import TAKE, WITHDRAW, command_line
+from gpuplane.node.core.commands import RESUME, WITHDRAW, command_line
 from gpuplane.node.core.containers.strategy import decision_if_inputs_known
 from gpuplane.node.core.dra.twice import devices_offered_twice
 from gpuplane.node.core.partitions.desired import MIG_LABEL, requested_name
@@ -105,7 +105,7 @@ def _driver_release(snapshot: Snapshot, node: str, clock: Clock) -> Release | No
     if not why:
         return None
     if release is not None:
-        return Release(why, clock.to_utc(release.until), command_line(TAKE, snapshot.state_dir))
+        return Release(why, clock.to_utc(release.until), command_line(RESUME, snapshot.state_dir))
     annotation = command_line(("kubectl", "annotate", "node", node or "NODE", "gpuplane.io/driver-release-"))
     return Release(why, None, f"{annotation}, or remove the label nvidia.com/gpu.deploy.device-plugin if that is set")
 
@@ -172,7 +172,7 @@ def _sharing_kind(resource: Offered) -> Literal["none", "time-slicing", "mps", "
 
 def _inspect_not_offered(state: NodeState) -> Iterator[NotOffered]:
     for left in state.offer.not_offered:
-        yield NotOffered(index=left.index, uuid=left.device, kind=left.kind, code=left.code, reason=left.reason)
+        yield NotOffered(index=left.index, uuid=left.device, reason_kind=left.kind, code=left.code, reason=left.reason)
 
 
 def _inspect_parts(snapshot: Snapshot, clock: Clock) -> Iterator[PartStatus]:

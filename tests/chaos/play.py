@@ -248,7 +248,7 @@ class Chaos:
                 raise Broken(f"kubelet is shown a wrong state: {'; '.join(late)}")
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.25):
-                    await self.kubelet.changes.next()
+                    await self.kubelet.changes.next_change()
         await self.site.shows(lambda picture: is_ledger_stored(picture.snapshot), WRITTEN)
         if not self._wrong():
             self._believe(oracle.confirmed(self.before, shown(self.kubelet, self.heard), time.monotonic()))

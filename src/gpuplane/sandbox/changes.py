@@ -20,7 +20,7 @@ class Changes:
         event, self._event = self._event, asyncio.Event()
         event.set()
 
-    async def next(self) -> None:
+    async def next_change(self) -> None:
         """The next change."""
         await self._event.wait()
 
@@ -28,7 +28,7 @@ class Changes:
         """What `ready` returns once that is true. Raises TimeoutError after so many seconds."""
         async with asyncio.timeout(deadline):
             while not (found := ready()):
-                await self.next()
+                await self.next_change()
             return found
 
 

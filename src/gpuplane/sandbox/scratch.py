@@ -19,7 +19,7 @@ class Scratch:
         if self._made is not None:
             self._made.cleanup()
 
-    def abandon(self) -> None:
+    def remove(self) -> None:
         """Remove it now, whoever still uses it, before the process ends."""
         if self._made is not None:
             shutil.rmtree(self._made.name, ignore_errors=True)

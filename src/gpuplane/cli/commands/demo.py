@@ -35,7 +35,7 @@ def command(profile: str, as_json: bool) -> None:
         source = find_machine_file(profile)
         content = files.read(source)
         demo = Demo(source.name, content, read_machine(content, source.name))
-        signals.run(_play(demo, as_json), demo.scratch.abandon)
+        signals.run(_play(demo, as_json), demo.scratch.remove)
     except (SceneFailed, PodRejected, InvalidInput) as error:
         raise click.ClickException(str(error)) from None
 

@@ -47,13 +47,13 @@ async def send_response(writer: asyncio.StreamWriter, code: int, body: Any, warn
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
     quoted = (each.replace("\\", "\\\\").replace('"', '\\"') for each in warnings)
     headers = "".join(f'Warning: 299 - "{each}"\r\n' for each in quoted)
-    writer.write(_head(code, f"{headers}Content-Length: {len(data)}") + data)
+    writer.write(_response_head(code, f"{headers}Content-Length: {len(data)}") + data)
     await writer.drain()
 
 
 async def send_stream(writer: asyncio.StreamWriter, lines: AsyncIterable[Any]) -> None:
     """Send an answer line by line, as JSON in chunks; the head goes at once."""
-    writer.write(_head(200, "Transfer-Encoding: chunked"))
+    writer.write(_response_head(200, "Transfer-Encoding: chunked"))
     await writer.drain()
     async for line in lines:
         data = msgspec.json.encode(line) + b"\n"
@@ -70,12 +70,12 @@ async def send_endlessly(writer: asyncio.StreamWriter, piece: bytes, pause: floa
     """
     length = 1 << 40
     framing = {"body": "Transfer-Encoding: chunked", "length": f"Content-Length: {length}", "head": "X-More: "}[where]
-    writer.write(_head(200, framing).removesuffix(b"\r\n\r\n" if where == "head" else b""))
+    writer.write(_response_head(200, framing).removesuffix(b"\r\n\r\n" if where == "head" else b""))
     while True:
         writer.write(b"%x\r\n%s\r\n" % (len(piece), piece) if where == "body" else piece)
         await writer.drain()
         await asyncio.sleep(pause)
 
 
-def _head(code: int, framing: str) -> bytes:
+def _response_head(code: int, framing: str) -> bytes:
     return f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: application/json\r\n{framing}\r\n\r\n".encode()

@@ -19,13 +19,13 @@ MAX_ANNOTATION_BYTES = 256 << 10
 
 def undeclared_field(version: str, kind: str, found: Mapping[str, Any]) -> str:
     """The first field of an object that its kind does not have, as ".spec.colour"; "" where there is none."""
-    shape = _model(version, kind)
+    shape = _find_model(version, kind)
     if shape is None:
-        return next(_undeclared(_model("v1", "ObjectMeta"), found.get("metadata"), ".metadata"), "")
+        return next(_undeclared(_find_model("v1", "ObjectMeta"), found.get("metadata"), ".metadata"), "")
     return next(_undeclared(shape, found, ""), "")
 
 
-def _model(version: str, kind: str) -> Any:
+def _find_model(version: str, kind: str) -> Any:
     group, _, name = version.rpartition("/")
     module = "meta_v1" if kind == "ObjectMeta" else f"{group.partition('.')[0] or 'core'}_{name}"
     try:

@@ -93,7 +93,7 @@ class Shapes:
     def without_gated_fields(self, struct: str, found: Json, gates: Collection[str]) -> Json:
         """An object without the fields of these gates."""
 
-        def kept(field: Field, value: Any) -> Any:
+        def filter_value(field: Field, value: Any) -> Any:
             if field.inner in self._structs and field.is_list:
                 return [self.without_gated_fields(field.inner, each, gates) for each in value]
             if field.inner in self._structs and field.is_map:
@@ -101,7 +101,7 @@ class Shapes:
             return self.without_gated_fields(field.type, value, gates) if field.type in self._structs else value
 
         return {
-            field.name: kept(field, found[field.name]) if found[field.name] is not None else None
+            field.name: filter_value(field, found[field.name]) if found[field.name] is not None else None
             for field in self._structs[struct]
             if field.name in found and field.gate not in gates
         }

@@ -58,7 +58,7 @@ class Console:
             for news in now.changes_since(before):
                 self.emit(news)
             seen, before = len(self.kubelet.trace), now
-            await self.kubelet.changes.next()
+            await self.kubelet.changes.next_change()
 
     async def execute(self, line: str) -> bool:
         """Do what a line says; False where it says to quit."""

@@ -71,7 +71,9 @@ class Endpoint:
             stream.cancel()
             self._record_call("ListAndWatch ended")
 
-    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+    async def get_preferred_allocation(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> list[str]:
         """The plugin's advice; no advice where it gives none. Raises KubeletError."""
         if not self.options.get_preferred_allocation_available:
             return []

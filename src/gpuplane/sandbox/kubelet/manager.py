@@ -153,7 +153,9 @@ class DeviceManager:
         advice: Sequence[str] = ()
         if not choice.is_complete:
             asked = self._shuffled((*choice.taken, *choice.candidates))
-            advice = await self._live_endpoint(resource).prefer(asked, self._shuffled(choice.taken), wanted)
+            advice = await self._live_endpoint(resource).get_preferred_allocation(
+                asked, self._shuffled(choice.taken), wanted
+            )
         return choice.complete(advice, self._random)
 
     def _live_endpoint(self, resource: str) -> Endpoint:

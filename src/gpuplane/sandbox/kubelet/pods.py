@@ -58,7 +58,7 @@ class Pod(msgspec.Struct, frozen=True):
         """ "namespace/name"."""
         return f"{self.namespace}/{self.name}"
 
-    def all(self) -> Iterator[Container]:
+    def all_containers(self) -> Iterator[Container]:
         """Every container, in the order in which kubelet allocates for them."""
         yield from self.init
         yield from self.containers

@@ -91,7 +91,7 @@ class Registration(RegistrationServicer):
             async with aclosing(endpoint.list_and_watch()) as lists:
                 async for response in lists:
                     while not self.failures.reads_lists:
-                        await self.manager.changes.next()
+                        await self.manager.changes.next_change()
                     self.manager.list_received(endpoint.resource, response)
         finally:
             await endpoint.close()

@@ -28,7 +28,7 @@ from gpuplane.sandbox.kubelet.manager import DeviceManager, ManagerOptions
 from gpuplane.sandbox.kubelet.podresources import PodResources
 from gpuplane.sandbox.kubelet.pods import Pod, PodRejected, ResourceHealth, RunningPod, requested_resources
 from gpuplane.sandbox.kubelet.registration import DIAL_TIMEOUT, Failures, Registration
-from gpuplane.sandbox.kubelet.serving import prepare_socket_path, serve
+from gpuplane.sandbox.kubelet.serving import prepare_socket_path, start_server
 from gpuplane.sandbox.kubelet.workers import PodWorkers
 
 
@@ -128,7 +128,7 @@ class Kubelet:
                 left.unlink(missing_ok=True)  # a plugin may take its own away meanwhile
         self.manager.load_checkpoint()
         self.dra.load_checkpoint()
-        self._server = await serve((plugins, resources), self._add_services)
+        self._server = await start_server((plugins, resources), self._add_services)
         self.dra.start()
         self.workers.readmit_all()
         self._sync_task = asyncio.create_task(self._sync_node())
@@ -251,7 +251,7 @@ class Kubelet:
                 self.changes.notify()
                 await asyncio.sleep(self.node_sync_period)
             else:
-                await self.changes.next()
+                await self.changes.next_change()
 
     # waiting
 

@@ -11,7 +11,7 @@ import grpc
 from gpuplane.node.kubelet.sockets import LONGEST_PATH, describe_server, grpc_target
 
 
-async def serve(paths: Sequence[Path], add: Callable[[grpc.aio.Server], object]) -> grpc.aio.Server:
+async def start_server(paths: Sequence[Path], add: Callable[[grpc.aio.Server], object]) -> grpc.aio.Server:
     """A server at these sockets of what `add` adds to it. They appear when it serves. Raises OSError."""
     server = grpc.aio.server()
     add(server)

@@ -63,7 +63,7 @@ class PodWorkers:
         """Devices for each container in turn, then a look whether the rest is there (lifecycle/predicate.go)."""
         running, reusable = RunningPod(pod), dict[str, set[str]]()
         try:
-            for container in pod.all():
+            for container in pod.all_containers():
                 running.responses[container.name] = await self.manager.allocate(pod.uid, container, reusable)
                 for resource, ids in self.manager.devices.held_by(pod.uid, container.name).items():
                     left = reusable.setdefault(resource, set())
@@ -105,7 +105,7 @@ class PodWorkers:
     def crash(self, key: str, container: str) -> None:
         """A container ends and is created anew, with the devices that it has."""
         running = self.pods[key]
-        (found,) = (each for each in running.pod.all() if each.name == container)
+        (found,) = (each for each in running.pod.all_containers() if each.name == container)
         if not running.has_sandbox:
             return  # there is none yet
         running.started.discard(container)
@@ -141,7 +141,7 @@ class PodWorkers:
         self._spawn(self.claims.sync_forever())
 
     def _pending_resources(self, running: RunningPod) -> Iterator[str]:
-        for container in running.pod.all():
+        for container in running.pod.all_containers():
             if container.name not in running.started:
                 yield from (
                     name
@@ -159,7 +159,7 @@ class PodWorkers:
         if pause:
             await asyncio.sleep(pause)
         await self.claims.prepare(running)
-        for container in running.pod.all():
+        for container in running.pod.all_containers():
             await self._create_until_started(running, container)
 
     async def _create_until_started(self, running: RunningPod, container: Container) -> None:

@@ -184,5 +184,7 @@ class _Search:
         in_use = self._in_use
         for each in picks:
             if each.is_shared:
-                in_use = in_use.share(each.candidate.id, {name: taken.value for name, taken in each.consumed.items()})
+                in_use = in_use.with_share(
+                    each.candidate.id, {name: taken.value for name, taken in each.consumed.items()}
+                )
         return in_use

@@ -31,7 +31,7 @@ class InUse(msgspec.Struct, frozen=True):
         """Whether somebody has it, or a share of it."""
         return device in self.devices or device in self.shared
 
-    def share(self, device: DeviceId, consumed: Mapping[str, Fraction]) -> "InUse":
+    def with_share(self, device: DeviceId, consumed: Mapping[str, Fraction]) -> "InUse":
         """The same with one more share of a device."""
         before = self.shared.get(device, {})
         after = {name: before.get(name, Fraction()) + consumed.get(name, Fraction()) for name in {**before, **consumed}}

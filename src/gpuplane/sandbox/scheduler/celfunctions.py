@@ -68,7 +68,7 @@ def declare_functions(cel: Any) -> list[Any]:
         add(name, (semver_type, semver_type), gives, None)
 
     add("quantity", (text,), quantity_type, lambda a: quantity(parse_quantity(a).value), method=False)
-    add("isQuantity", (text,), boolean, lambda a: _parses(parse_quantity, a), method=False)
+    add("isQuantity", (text,), boolean, lambda a: _can_parse(parse_quantity, a), method=False)
     add("sign", (quantity_type,), whole, lambda a: _compare(_number_of_quantity(a), 0), method=False)
     add("isInteger", (quantity_type,), boolean, lambda a: _is_integer(_number_of_quantity(a)))
     add("asInteger", (quantity_type,), whole, _as_integer)
@@ -89,8 +89,8 @@ def declare_functions(cel: Any) -> list[Any]:
     add("sub", (quantity_type, whole), quantity_type, lambda a, b: quantity(_number_of_quantity(a) - b))
     add("semver", (text,), semver_type, lambda a: semver(parse_version(a)), method=False)
     add("semver", (text, boolean), semver_type, lambda a, b: semver(parse_version(a, b)), method=False)
-    add("isSemver", (text,), boolean, lambda a: _parses(parse_version, a), method=False)
-    add("isSemver", (text, boolean), boolean, lambda a, b: _parses(parse_version, a, b), method=False)
+    add("isSemver", (text,), boolean, lambda a: _can_parse(parse_version, a), method=False)
+    add("isSemver", (text, boolean), boolean, lambda a, b: _can_parse(parse_version, a, b), method=False)
     add("major", (semver_type,), whole, lambda a: _version_of_semver(a).major)
     add("minor", (semver_type,), whole, lambda a: _version_of_semver(a).minor)
     add("patch", (semver_type,), whole, lambda a: _version_of_semver(a).patch)
@@ -136,7 +136,7 @@ def _as_integer(value: Any) -> int:
     return int(number)
 
 
-def _parses(parse: Callable[..., Any], *arguments: Any) -> bool:
+def _can_parse(parse: Callable[..., Any], *arguments: Any) -> bool:
     try:
         parse(*arguments)
     except ValueError:

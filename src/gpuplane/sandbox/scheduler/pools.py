@@ -80,7 +80,7 @@ def _make_pool(reached: Sequence[ResourceSlice], slices: Sequence[ResourceSlice]
         if len(current) != spec.pool.resource_slice_count:
             return msgspec.structs.replace(pool, is_incomplete=True)
         elsewhere = [each for each in current if each.metadata.name not in here]
-    candidates, others = _candidates(reached), _candidates(elsewhere)
+    candidates, others = _make_candidates(reached), _make_candidates(elsewhere)
     sets = [each for found in reached for each in found.spec.shared_counters]
     counter_sets = {each.name: each for each in sets}
     names = [each.device.name for each in candidates]
@@ -93,7 +93,7 @@ def _make_pool(reached: Sequence[ResourceSlice], slices: Sequence[ResourceSlice]
     return msgspec.structs.replace(pool, candidates=candidates, others=others, counter_sets=counter_sets)
 
 
-def _candidates(slices: Iterable[ResourceSlice]) -> tuple[Candidate, ...]:
+def _make_candidates(slices: Iterable[ResourceSlice]) -> tuple[Candidate, ...]:
     return tuple(Candidate(device, each) for each in slices for device in each.spec.devices)
 
 

@@ -138,7 +138,7 @@ def find_in_use(claims: Iterable[ResourceClaim]) -> InUse:
         for result in claim.status.allocation.devices.results if claim.status.allocation else ():
             if result.share_id is not None:
                 consumed = {name: parse_quantity(each).value for name, each in result.consumed_capacity.items()}
-                in_use = in_use.share(result.id, consumed)
+                in_use = in_use.with_share(result.id, consumed)
             elif not result.admin_access:
                 devices.add(result.id)
     return msgspec.structs.replace(in_use, devices=frozenset(devices))

@@ -40,14 +40,14 @@ def parse_version(text: str, normalize: bool = False) -> Version:
 
     `normalize` takes a leading "v", leading zeros, and versions that lack the minor or the patch number.
     """
-    shape = _SEMVER_PATTERN.fullmatch(_normalized(text) if normalize else text)
+    shape = _SEMVER_PATTERN.fullmatch(_complete_version(text) if normalize else text)
     if shape is None:
         raise ValueError(f"{text!r} is no semantic version")
     major, minor, patch, prerelease, _ = shape.groups()
     return Version(int(major), int(minor), int(patch), prerelease or "")
 
 
-def _normalized(text: str) -> str:
+def _complete_version(text: str) -> str:
     parts = text.removeprefix("v").split(".", 2)
     if len(parts) < 3 and re.search("[+-]", parts[-1]):
         raise ValueError("short version cannot contain PreRelease/Build meta data")

@@ -56,7 +56,7 @@ class Selection:
 
     def list_wanted(self, claim: ResourceClaim, classes: Mapping[str, DeviceClass]) -> tuple[tuple[Wanted, ...], ...]:
         """The alternatives of each request of a claim. Raises AllocationError."""
-        wanted = tuple(self._alternatives(claim, each, classes) for each in claim.spec.devices.requests)
+        wanted = tuple(self._list_alternatives(claim, each, classes) for each in claim.spec.devices.requests)
         least = sum(min(each.count for each in alternatives) for alternatives in wanted)
         if least > MAX_CLAIM_DEVICES:
             raise AllocationError(
@@ -64,7 +64,7 @@ class Selection:
             )
         return wanted
 
-    def _alternatives(
+    def _list_alternatives(
         self, claim: ResourceClaim, request: Request, classes: Mapping[str, DeviceClass]
     ) -> tuple[Wanted, ...]:
         if request.exactly is not None:

@@ -80,7 +80,7 @@ class ClaimBooks(msgspec.Struct):
         problem = f"unable to get claim info for ResourceClaim {name} in namespace {namespace}"
         raise KubeletError(f"internal error: {problem}")
 
-    def enter(self, claim: ClaimInfo, pod_uid: str) -> ClaimInfo:
+    def record_use(self, claim: ClaimInfo, pod_uid: str) -> ClaimInfo:
         """Enter that a pod uses a claim; the claim as it was known before. Raises KubeletError."""
         known = self.claims.setdefault((claim.namespace, claim.name), claim)
         if known.uid != claim.uid:

@@ -146,7 +146,7 @@ class DraManager:
         """Enter a pod's claims, on disk too; those that are not prepared, for each plugin."""
         batches: dict[int, tuple[DraPlugin, list[ClaimInfo]]] = {}
         for claim, plugins in found:
-            known = self.books.enter(claim, pod.uid)
+            known = self.books.record_use(claim, pod.uid)
             self._write_checkpoint()
             if not known.is_prepared:
                 for driver in known.drivers:

@@ -34,7 +34,7 @@ class PodClaims:
             except KubeletError as error:
                 event = Event("FailedPrepareDynamicResources", f"Failed to prepare dynamic resources: {error}")
                 running.events.append(event)
-                for container in running.pod.all():
+                for container in running.pod.all_containers():
                     running.waiting_reasons[container.name] = f"ContainerCreating: {event.message}"
                 self.changes.notify()
                 await self._until_sync(running, self.times.pod_sync)

@@ -100,7 +100,7 @@ class PluginWatcher:
             self._trace(Call("GetInfo", info.name))
             endpoint, problem = Path(info.endpoint or path), ""
             try:
-                self._check(info, endpoint, path)
+                self._check_plugin_info(info, endpoint, path)
                 self._registered[path] = _Registered(identity, info.name, endpoint)
                 problem = f"{REGISTER_FAILED_TEXT}plugin registration failed with err: "
                 self.plugins.add(info.name, endpoint, info.supported_versions)
@@ -119,7 +119,7 @@ class PluginWatcher:
             if status.error:
                 raise KubeletError(status.error)
 
-    def _check(self, info: pb.PluginInfo, endpoint: Path, path: Path) -> None:
+    def _check_plugin_info(self, info: pb.PluginInfo, endpoint: Path, path: Path) -> None:
         """Raises KubeletError, which the plugin is told."""
         if info.type != PLUGIN_TYPE:
             raise KubeletError(

@@ -187,7 +187,7 @@ def speak():
     time.sleep(1000)
 async def work():
     threading.Thread(target=speak, daemon=True).start()
-    signal.pthread_sigmask(signal.SIG_BLOCK, ending.SIGNALS)  # so that it comes to the other thread
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals.ENDING_SIGNALS)  # so that it comes to the other thread
     await asyncio.sleep(1000)
 signals.raise_on_signals()
 signals.run(work())

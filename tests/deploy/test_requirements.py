@@ -23,8 +23,8 @@ EXTRAS = {
     for extra in PROJECT["optional-dependencies"].values()
     for each in map(Requirement, extra)
 }
-OPTIONAL = {"cel-expr-python": "sandbox", "numpy": "placement", "matplotlib": "placement"}
-"""What an extra brings → the one room that imports it."""
+OPTIONAL = {"cel-expr-python": "sandbox", "numpy": "cluster", "matplotlib": "cluster"}
+"""What an extra brings → the one wing that imports it."""
 
 
 def oldest(name: str) -> Version:

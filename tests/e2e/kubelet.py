@@ -81,7 +81,7 @@ class Kubelet(RegistrationServicer, PodResourcesListerServicer):
         return self
 
     def __exit__(self, *_: object) -> None:
-        for plugin in self.plugins.values():
+        for plugin in list(self.plugins.values()):
             plugin.close()
         self.plugins.clear()
         for server in self._servers:

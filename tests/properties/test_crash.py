@@ -37,7 +37,7 @@ from tests.node.core.health.histories import WHOLE, Maker, Moment
 from tests.node.core.health.lives import Life
 from tests.node.core.health.world import BOOT, SETTINGS, World
 
-HISTORIES = length(500, 10_000)
+HISTORIES = length(150, 10_000)
 
 
 class Killed(BaseException):

@@ -172,7 +172,7 @@ async def test_before_anything_is_known_a_stream_waits(tmp_path: Path) -> None:
 
 async def test_a_stream_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> None:
     """The other stream has every newest list of 1,024 ids; for the unread one no more is kept than its window takes."""
-    world, times = node(count=1024), 60
+    world, times = node(count=1024), 30
     window = [("grpc.http2.bdp_probe", 0)]
     async with (
         served(world, tmp_path) as (_, kubelet),

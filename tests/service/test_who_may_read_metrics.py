@@ -81,8 +81,8 @@ async def test_an_answer_is_remembered_for_a_while(tmp_path: Path, monkeypatch: 
             assert await reader.status("Bearer unknown") == 401
         assert len(reviewer.asked) == 3
 
-        monkeypatch.setattr(authorization, "ALLOWED_FOR", 0.0)
-        monkeypatch.setattr(authorization, "REFUSED_FOR", 0.0)
+        monkeypatch.setattr(authorization, "ALLOWED_SECONDS", 0.0)
+        monkeypatch.setattr(authorization, "REFUSED_SECONDS", 0.0)
         reviewer.readers.clear()
         reviewer.tokens["unknown"] = "prometheus"
         assert await reader.status("Bearer good") == 403
@@ -106,7 +106,7 @@ async def test_answers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 async def test_made_up_tokens_reach_the_api_server_seldom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who was allowed before is asked about all the same."""
-    monkeypatch.setattr(authorization, "ALLOWED_FOR", 0.0)
+    monkeypatch.setattr(authorization, "ALLOWED_SECONDS", 0.0)
     async with reading(tmp_path) as (reviewer, reader):
         assert await reader.status("Bearer good") == 200
         monkeypatch.setattr(authorization, "MAX_NEW_REVIEWS_PER_SECOND", 0)
@@ -122,7 +122,7 @@ async def test_who_was_allowed_stays_so_while_the_api_server_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refuses: int
 ) -> None:
     """For a time; nobody else is. What is wrong is reported, and no token is in it or in the log."""
-    monkeypatch.setattr(authorization, "ALLOWED_FOR", 0.0)
+    monkeypatch.setattr(authorization, "ALLOWED_SECONDS", 0.0)
     async with reading(tmp_path) as (reviewer, reader):
         caplog.set_level(logging.DEBUG)
         assert await reader.status("Bearer good") == 200

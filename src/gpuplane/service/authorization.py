@@ -31,7 +31,7 @@ from gpuplane.service.httpserver import Page
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
 
-ALLOWED_FOR, REFUSED_FOR = 120.0, 10.0
+ALLOWED_SECONDS, REFUSED_SECONDS = 120.0, 10.0
 """Seconds for which an answer counts: kubelet's for tokens (2 min), and the API server's own for refusals."""
 KEPT_WHILE_AWAY = 600.0
 """Seconds since the last answer for which somebody who was allowed stays so while the API server does not answer."""
@@ -122,7 +122,7 @@ class MetricsAuthorization:
         known = self._allowed.get(digest) or self._refused.get(digest)
         if known is not None:
             age = now - known.given_at
-            if age < (ALLOWED_FOR if known.status == HTTPStatus.OK else REFUSED_FOR):
+            if age < (ALLOWED_SECONDS if known.status == HTTPStatus.OK else REFUSED_SECONDS):
                 return known.status
         was_allowed = known is not None and known.status == HTTPStatus.OK
         if not was_allowed and not self._may_review_another(now):

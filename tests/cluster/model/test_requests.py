@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from msgspec.structs import fields
 
 from gpuplane.cluster.model.nodes import Gpu
-from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Share, demand_on_gpu, share_of
+from gpuplane.cluster.model.requests import MILLI_PER_GPU, GpuRequest, Share, needed_of_gpu, share_of
 
 AMOUNTS = [each.name for each in fields(GpuRequest) if each.type is int and each.name not in ("count", "milli")]
 
@@ -32,7 +32,7 @@ def test_what_asks_for_another_amount_asks_not_for_milli_alone(amount: str) -> N
 )
 def test_of_many_gpus_as_much_is_taken_as_of_each(wanted: GpuRequest, gpus: list[tuple[int, int]]) -> None:
     memory, units = np.array(gpus).T
-    taken = demand_on_gpu(wanted, memory, units)
+    taken = needed_of_gpu(wanted, memory, units)
     milli, mib = np.broadcast_to(taken.milli, len(gpus)), np.broadcast_to(taken.memory_mib, len(gpus))
 
     for place, (of_memory, of_units) in enumerate(gpus):

@@ -87,7 +87,7 @@ def _kinds_of_nodes(cluster: Cluster, request: Request, rows: Integers) -> tuple
     in all that the request looks at: one of them is searched."""
     alike: list[Integers | Booleans] = [each[rows] for each in (*cluster.gpu_free, cluster.room, cluster.link_group)]
     for wanted in request.kinds_of_gpus:
-        amounts = [amount for _, amount in cluster.gpu_needs(cluster.demand_per_gpu(rows, wanted))]
+        amounts = [amount for _, amount in cluster.gpu_needs(cluster.needed_of_each_gpu(rows, wanted))]
         alike += [cluster.fits(rows, wanted), *(each for each in amounts if not isinstance(each, int))]
     _, first, kind = np.unique(np.concatenate(alike, axis=1), axis=0, return_index=True, return_inverse=True)
     return first, kind.reshape(-1)
@@ -144,7 +144,7 @@ def _devices_left(cluster: Cluster, rows: Integers, profile: str) -> Integers:
 def _room_after(cluster: Cluster, wanted: GpuRequest, rows: Integers, before: Integers) -> Integers:
     if wanted.asks_milli_alone and not cluster.is_limited[GPU_SHARES]:
         return before - wanted.milli
-    taken = cluster.demand_per_gpu(rows, wanted)
+    taken = cluster.needed_of_each_gpu(rows, wanted)
 
     def amounts(dimension: int) -> tuple[Integers, Integers]:
         free = cluster.gpu_free[dimension][rows] - GPU_DIMENSIONS[dimension].takes(taken)

@@ -33,7 +33,7 @@ from gpuplane.cluster.model.requests import (
     Request,
     Share,
     TakenOfGpu,
-    demand_on_gpu,
+    needed_of_gpu,
 )
 
 _Move = tuple[int, Integers, Integers, int | tuple[int, int], int]
@@ -121,9 +121,9 @@ class Cluster(Inventory):
         other._allowed = Allowed()  # it follows one cluster
         return other
 
-    def demand_per_gpu(self, rows: Integers, wanted: GpuRequest) -> TakenOfGpu:
+    def needed_of_each_gpu(self, rows: Integers, wanted: GpuRequest) -> TakenOfGpu:
         """What a request takes of each GPU of these rows."""
-        return demand_on_gpu(wanted, self.gpu_has[GPU_MEMORY][rows], np.maximum(self.gpu_has[GPU_UNITS][rows], 1))
+        return needed_of_gpu(wanted, self.gpu_has[GPU_MEMORY][rows], np.maximum(self.gpu_has[GPU_UNITS][rows], 1))
 
     def gpu_needs(self, taken: TakenOfGpu | Share) -> Needs:
         """The same by dimension: numbers, or arrays of rows × GPUs. Or what a share takes of its GPU."""
@@ -150,7 +150,7 @@ class Cluster(Inventory):
         elif wanted.profile and wanted.profile not in self.profiles:
             return np.zeros((len(rows), self.is_usable.shape[1]), np.bool_)
         else:
-            taken = self.demand_per_gpu(rows, wanted)
+            taken = self.needed_of_each_gpu(rows, wanted)
             found = (self.is_partitioned if wanted.profile else self.is_usable)[rows]
             found = fits(self.gpu_free, rows, self.gpu_needs(taken), found)
             if wanted.units and (wanted.milli or wanted.memory_mib):  # of so many ids, where they are so much

@@ -50,7 +50,7 @@ class GpuDimension(NamedTuple):
 
 
 def _milli_in_memory(free: Any, memory: Any) -> Any:
-    """Rounded as `demand_on_gpu` does it; a GPU whose memory nobody knows has room for any number."""
+    """Rounded as `needed_of_gpu` does it; a GPU whose memory nobody knows has room for any number."""
     is_unknown = memory == 0
     return ((free + 1) * MILLI_PER_GPU - 1) // (memory + is_unknown) + UNLIMITED_AMOUNT * is_unknown
 

@@ -135,7 +135,7 @@ class TakenOfGpu(NamedTuple):
     units: int = 0
 
 
-def demand_on_gpu(wanted: GpuRequest, memory_mib: Any, units: Any) -> TakenOfGpu:
+def needed_of_gpu(wanted: GpuRequest, memory_mib: Any, units: Any) -> TakenOfGpu:
     """What a request takes of a GPU with so much memory and so many ids, 1 at least; or of many.
 
     A part that is not asked for follows from the other, rounded down, so that shares that fill a GPU fit. Of a MIG
@@ -158,4 +158,4 @@ def demand_on_gpu(wanted: GpuRequest, memory_mib: Any, units: Any) -> TakenOfGpu
 
 def share_of(gpu: Gpu, place: int, wanted: GpuRequest) -> Share:
     """What a request takes of the GPU at this place of a node."""
-    return Share(place, **demand_on_gpu(wanted, gpu.memory_mib, max(gpu.units, 1))._asdict())
+    return Share(place, **needed_of_gpu(wanted, gpu.memory_mib, max(gpu.units, 1))._asdict())

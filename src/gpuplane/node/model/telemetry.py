@@ -15,18 +15,20 @@ ReadingPeriod = Literal["fast", "slow"]
 """How often a field is read: at each sample, or only at each one of the slower clock."""
 
 
-class SampledField(Value):
+class SampledDcgmField(Value):
     """A DCGM field that can be read without DCGM. `kind`: as Prometheus counts it; "label" is a text of the GPU."""
 
     kind: Literal["gauge", "counter", "label"]
     period: ReadingPeriod = "slow"
 
 
-def _fields(kind: Literal["gauge", "counter", "label"], period: ReadingPeriod, names: str) -> dict[str, SampledField]:
-    return dict.fromkeys(names.split(), SampledField(kind=kind, period=period))
+def _fields(
+    kind: Literal["gauge", "counter", "label"], period: ReadingPeriod, names: str
+) -> dict[str, SampledDcgmField]:
+    return dict.fromkeys(names.split(), SampledDcgmField(kind=kind, period=period))
 
 
-SAMPLED_FIELDS: Mapping[str, SampledField] = {
+SAMPLED_FIELDS: Mapping[str, SampledDcgmField] = {
     **_fields(
         "gauge",
         "fast",

@@ -39,7 +39,7 @@ JSON_PATCH = "application/json-patch+json"
 PATCH_MERGE_KEYS: dict[str, Mapping[str, str]] = {MERGE_PATCH: {}, STRATEGIC_MERGE_PATCH: MERGE_KEYS}
 """Content type → by which fields lists are merged."""
 BODY_TYPES = ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf")
-CREATED_STATUS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+CREATED_ANSWER = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 PLURALS_WITH_STATUS_SUBRESOURCE = ("nodes", "pods")
 """Whose status a write of the object does not change, of the kinds in no table."""
 SERVER_METADATA_FIELDS = (
@@ -143,7 +143,7 @@ class Registry:
         pod = msgspec.structs.replace(path, subresource="")
         self.objects.get(pod)
         self._publish(pod, None)
-        return Answer(201, CREATED_STATUS)
+        return Answer(201, CREATED_ANSWER)
 
     def _bind(self, path: ResourcePath, body: Json) -> Answer:
         """Give a pod its node, once, as a scheduler asks for it (pkg/registry/core/pod/storage/storage.go)."""
@@ -162,7 +162,7 @@ class Registry:
         scheduled = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": since}
         status = {**status, "conditions": [*others, scheduled]}
         self._publish(where, {**pod, "spec": {**pod["spec"], "nodeName": target}, "status": status})
-        return Answer(201, CREATED_STATUS)
+        return Answer(201, CREATED_ANSWER)
 
     def _update_or_patch(self, path: ResourcePath, kind: Kind | None, request: Request) -> Answer:
         old, body = (

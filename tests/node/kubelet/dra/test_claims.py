@@ -410,7 +410,7 @@ async def test_a_claim_that_is_refused_is_shown_until_it_is_not(root: Path, monk
 
         await prepare(agent, *(f"c{n}" for n in range(MOST_REFUSED + 10)))
         assert len(in_vain(agent)) == MOST_REFUSED
-        monkeypatch.setattr(server, "REFUSED_FOR", 0.0)
+        monkeypatch.setattr(server, "REFUSED_CLAIM_KEPT_SECONDS", 0.0)
         await prepare(agent, C)
         assert in_vain(agent) == {C: "claim-not-found"}
         agent.claims.forget_refused()

@@ -10,7 +10,7 @@ import yaml
 from gpuplane.base.files import untrusted
 from gpuplane.base.text import format_count, group_by_key, join
 from gpuplane.cli.commands.cdi.asked import library_folders, note, options, output_file, requested_spec
-from gpuplane.cli.commands.cdi.idle import options_without_effect
+from gpuplane.cli.commands.cdi.ineffectiveoptions import options_without_effect
 from gpuplane.cli.kit import signals
 from gpuplane.cli.kit.durations import PositiveNumber
 from gpuplane.cli.kit.machine import NVML, hardware

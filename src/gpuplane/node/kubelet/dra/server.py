@@ -51,7 +51,7 @@ MOST_CLAIMS = 128
 """Claims of one request. Kubelet asks for those of one pod (pkg/kubelet/cm/dra/manager.go)."""
 LONGEST_ERROR = 1000  # characters
 MOST_REFUSED = 64  # claims that are remembered as refused
-REFUSED_FOR = 600.0  # seconds; kubelet asks again after 70 to 90 s (observed on kubelet 1.36.2)
+REFUSED_CLAIM_KEPT_SECONDS = 600.0  # seconds; kubelet asks again after 70 to 90 s (observed on kubelet 1.36.2)
 SUBJECT = LogSubject(part=DRA_PLUGIN.name)
 log = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Claims:
         """Report which claims kubelet asks for in vain: these, of those that were just answered."""
         status = self.node.snapshot.statuses.of(CLAIM_REQUESTS)
         before = status.refused if status is not None else {}
-        oldest = self.node.now() - REFUSED_FOR
+        oldest = self.node.now() - REFUSED_CLAIM_KEPT_SECONDS
         kept = {uid: each for uid, each in before.items() if uid not in answered and each.asked_at > oldest}
         left = dict([*kept.items(), *refused.items()][-MOST_REFUSED:])
         if left != before:

@@ -62,7 +62,7 @@ class WastePrice:
             self._cluster, self._pricing = cluster, None
         has_churned = cluster.version - self._seen > CHANGES_PER_NODE * len(cluster.rows)
         if self._pricing is None or has_churned or self._has_moved(cluster):
-            self._free_milli, self._seen, self._count_at = free_milli(cluster), cluster.version, 0
+            self._free_milli, self._seen, self._count_at = cluster_free_milli(cluster), cluster.version, 0
             self._pricing = Potential(self._worth, self._slots, weights(cluster, self._slots, self.frequency))
         return self._pricing
 
@@ -81,12 +81,12 @@ class WastePrice:
         not counted after each."""
         if cluster.version < self._count_at:
             return False
-        spare = FREE_GPUS_CHANGE * self._free_milli - abs(free_milli(cluster) - self._free_milli)
+        spare = FREE_GPUS_CHANGE * self._free_milli - abs(cluster_free_milli(cluster) - self._free_milli)
         self._count_at = cluster.version + max(1, int(spare / (MILLI_PER_GPU * max(cluster.room.shape[1], 1))))
         return spare < 0
 
 
-def free_milli(cluster: Cluster) -> int:
+def cluster_free_milli(cluster: Cluster) -> int:
     """Milli-GPU of all GPUs that are free."""
     return int(np.maximum(cluster.room, 0).sum())
 
@@ -134,7 +134,7 @@ def _order(each: RequestClass) -> tuple[object, ...]:
 def weights(cluster: Cluster, slots: Slots, frequency: dict[RequestClass, float]) -> Floats:
     """What a slot of each class counts: 0 where there is none left, so that what cannot run does not decide."""
     found, totals = np.zeros(len(slots.classes)), slots.totals(cluster)
-    milli, cpu = free_milli(cluster), int(np.maximum(cluster.cpu_free, 0).sum())
+    milli, cpu = cluster_free_milli(cluster), int(np.maximum(cluster.cpu_free, 0).sum())
     for index, each in enumerate(slots.classes):
         count = float(totals[index]) / FIFTHS_PER_SLOT
         if not count:

@@ -27,7 +27,7 @@ from gpuplane.node.hardware.nvidia.driver.driverpaths import (
     PROGRAM_FOLDERS,
     PROGRAM_NAMES,
     SOCKET_PATHS,
-    XORG_FILES,
+    XORG_MODULE_FOLDERS,
 )
 from gpuplane.node.hardware.nvidia.driver.driverroot import folders_in_loader_cache
 from gpuplane.node.hardware.nvidia.driver.elf import read_soname
@@ -150,7 +150,7 @@ class _Search:
 
     def _xorg(self, folders: Iterable[str]) -> Iterator[DriverFile]:
         own = [f"{folder}/xorg/modules" for folder in folders]
-        bases = [f"{base}{kind}" for base in (*own, *XORG_FILES) for kind in ("", "/updates")]
+        bases = [f"{base}{kind}" for base in (*own, *XORG_MODULE_FOLDERS) for kind in ("", "/updates")]
         places = [f"{base}/{each}" for base in bases for each in ("drivers", "extensions")]
         places = [*(f"{folder}/nvidia/xorg" for folder in folders), *places]
         for name in ("nvidia_drv.so", f"libglxserver_nvidia.so.{self._version}"):

@@ -20,7 +20,7 @@ LIBRARY_FOLDERS = (
 LOADER_CACHE = "/etc/ld.so.cache"
 """Where libcuda is in none of the folders, the loader's cache knows, as on Bottlerocket."""
 
-XORG_FILES = tuple(
+XORG_MODULE_FOLDERS = tuple(
     f"{folder}/modules" for folder in ("/usr/lib/xorg", "/usr/lib64/xorg", "/usr/X11R6/lib", "/usr/X11R6/lib64")
 )
 FIRMWARE_FOLDERS = ("/lib/firmware/updates", "/lib/firmware")

@@ -9,7 +9,7 @@ from gpuplane.node.core.containers.cdi.specrequest import SpecMode, SpecOptions
 from gpuplane.node.host.cdi.hook import HOOK_PATH
 
 HOOK_OPTIONS = ("--hook", "--hook-path", "--nvidia-cdi-hook-path", "--disable-hook", "--enable-hook")
-MODES_BY_OPTION: Mapping[str, tuple[SpecMode, ...]] = {
+EFFECTIVE_MODES_BY_OPTION: Mapping[str, tuple[SpecMode, ...]] = {
     "--device-name-strategy": ("gpu",),
     "--no-all-device": ("gpu", "imex"),
     **dict.fromkeys(HOOK_OPTIONS, ("gpu", "management")),
@@ -36,7 +36,7 @@ def options_without_effect(said: Mapping[str, Any], asked: SpecOptions) -> Itera
             continue
         if name in WITHOUT_EFFECT:
             yield f"{name} has no effect: {WITHOUT_EFFECT[name]}"
-        elif asked.mode not in MODES_BY_OPTION.get(name, (asked.mode,)):
+        elif asked.mode not in EFFECTIVE_MODES_BY_OPTION.get(name, (asked.mode,)):
             yield f"{name} has no effect with --mode {asked.mode}"
         elif name in HOOK_OPTIONS:
             yield from _hook_options_without_effect(name, said, asked)

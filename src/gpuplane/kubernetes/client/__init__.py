@@ -1,7 +1,7 @@
 """Speaks to an API server: connection, credentials, lists in pages, watches, writes.
 
-What callers import is light: `connect`, `ApiServerError`, `Informer`, `Backoff`. The HTTP library and lightkube take
-17 MB and 100 ms: the first connection imports them, in a thread.
+What callers import is light: `connect`, `ApiServerError`, and `Informer` of `informer.py`. The HTTP library and
+lightkube take 17 MB and 100 ms: the first connection imports them, in a thread.
 """
 
 import asyncio

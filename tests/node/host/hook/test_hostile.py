@@ -67,17 +67,20 @@ def crowded(container: Container) -> None:
         container.put(f"{COMPAT}/libcuda.so.{each}.1")
 
 
+ROOT_LINK = "root"
+"""The name of the link in /proc/PID that leads to the root of that process (proc(5))."""
+
 IMAGES = {
     **{f"{path} → {target}": link(path, target) for path, target in (
         ("/etc", "OUT/etc"),
         ("/etc", "UP/etc"),
         ("/etc", "/nowhere/at/all"),
         ("/etc", "etc"),
-        ("/etc", "/proc/HOST/root/OUT/etc"),
-        ("/etc", "/proc/self/root/OUT/etc"),
+        ("/etc", f"/proc/HOST/{ROOT_LINK}/OUT/etc"),
+        ("/etc", f"/proc/self/{ROOT_LINK}/OUT/etc"),
         ("/etc", "/proc/self/cwd/../outside/etc"),
         ("/etc/ld.so.conf", "OUT/ld.so.conf"),
-        ("/etc/ld.so.conf", "/proc/HOST/root/OUT/ld.so.conf"),
+        ("/etc/ld.so.conf", f"/proc/HOST/{ROOT_LINK}/OUT/ld.so.conf"),
         ("/etc/ld.so.cache", "OUT/ld.so.cache"),
         ("/etc/ld.so.cache~", "OUT/ld.so.cache"),
         ("/etc/ld.so.conf.d", "OUT/etc/ld.so.conf.d"),
@@ -91,7 +94,7 @@ IMAGES = {
         ("/usr/lib", "../../../../../.."),
         (LIBRARIES, "OUT/x86"),
         (LIBRARIES, "UP/x86"),
-        (LIBRARIES, "/proc/self/root/OUT/x86"),
+        (LIBRARIES, f"/proc/self/{ROOT_LINK}/OUT/x86"),
         (LIBRARIES, "/proc/HOST/cwd/OUT/x86"),
         (LIBRARIES, "../../nowhere"),
         (LIBRARIES, "x"),

@@ -18,8 +18,8 @@ from gpuplane.node.core.health.drains import direct_drain_reason, drain_reason, 
 from gpuplane.node.core.health.findings import makes_unhealthy
 from gpuplane.node.core.health.reasons import describe_failed_probe
 from gpuplane.node.core.health.recovery import cleared_at, next_probe_at
-from gpuplane.node.core.kinds.kind import plain_unit_id
 from gpuplane.node.core.kinds.table import PLAIN_KINDS, kind_of
+from gpuplane.node.core.kinds.unitresource import plain_unit_id
 from gpuplane.node.core.lookup import accepted_device_names
 from gpuplane.node.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.node.core.requests import driver_release_reason

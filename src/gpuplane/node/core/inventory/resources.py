@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuplane.base.text import Text, group_by_key
 from gpuplane.node.core.inventory.sharing import apply_sharing
-from gpuplane.node.core.kinds.kind import not_offered, plain_unit_id, sorted_devices
+from gpuplane.node.core.kinds.kind import not_offered, sorted_devices
 from gpuplane.node.core.kinds.table import KINDS, PLAIN_KINDS
-from gpuplane.node.core.kinds.unitresource import UnitResource
+from gpuplane.node.core.kinds.unitresource import UnitResource, plain_unit_id
 from gpuplane.node.core.view import part_view
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.machine import DeviceList, Machine

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from gpuplane.base.text import Text
 from gpuplane.node.core.kinds.dra import KindInDra
 from gpuplane.node.core.kinds.plaindra import plain_kind_in_dra
-from gpuplane.node.core.kinds.unitresource import UnitResource
+from gpuplane.node.core.kinds.unitresource import UnitResource, plain_unit_id
 from gpuplane.node.model.cdi import ContainerEdits, DeviceNode
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.health import CatalogueEntry, FaultCatalogue
@@ -40,11 +40,6 @@ COMMON_FAULTS = {
     )
 }
 """The faults that every kind of plain devices has."""
-
-
-def plain_unit_id(kind: str, device_id: str) -> str:
-    """The id of the unit that a device of a plain kind is."""
-    return f"{kind}:{device_id}"
 
 
 class Kind(NamedTuple):

@@ -14,7 +14,7 @@ from gpuplane.node.core.kinds.attributes import (
 )
 from gpuplane.node.core.kinds.claimconfigs import InvalidConfig, configs_for_device
 from gpuplane.node.core.kinds.dra import DNS_LABEL, DraDevice, KindInDra
-from gpuplane.node.core.kinds.unitresource import UnitResource
+from gpuplane.node.core.kinds.unitresource import UnitResource, plain_unit_id
 from gpuplane.node.model.cdi import ContainerEdits
 from gpuplane.node.model.claims import AllocatedClaim, PreparedDevice
 from gpuplane.node.model.machine import DeviceList, Machine
@@ -35,6 +35,8 @@ def plain_kind_in_dra(
 ) -> KindInDra:
     """How a plain kind stands in ResourceSlices: each device that has a resource name. `units`: in a stable order."""
 
+    unit_id_prefix = plain_unit_id(kind, "")
+
     def device(named: UnitResource) -> DraDevice:
         unit, attributes = named.unit, _attributes(named.unit, named.resource, slice_attributes)
         return DraDevice(unit.id, device_name(unit.id), attributes, NO_CAPACITY, container_edits=container_edits(unit))
@@ -47,9 +49,9 @@ def plain_kind_in_dra(
         return DraDevice(id, device_name(id), _attributes(unit, "", slice_attributes), NO_CAPACITY)
 
     def device_name(id: str) -> str:
-        return plain_device_name(kind, id.removeprefix(f"{kind}:"))
+        return plain_device_name(kind, id.removeprefix(unit_id_prefix))
 
-    return KindInDra(f"{kind}-", device_name, lambda name: f"{kind}:", devices, absent_device, _refuse_configs)
+    return KindInDra(f"{kind}-", device_name, lambda name: unit_id_prefix, devices, absent_device, _refuse_configs)
 
 
 def _refuse_configs(device: PreparedDevice, claim: AllocatedClaim) -> PreparedDevice:

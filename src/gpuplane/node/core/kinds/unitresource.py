@@ -36,3 +36,8 @@ class UnitResource(Value):
     def is_shared(self) -> bool:
         """Whether its ids are shares of it. A GPU's memory may make no more than one."""
         return self.replicas > 1 or self.share_mib > 0
+
+
+def plain_unit_id(kind: str, device_id: str) -> str:
+    """The id of the unit that a device of a plain kind is."""
+    return f"{kind}:{device_id}"

@@ -7,8 +7,8 @@ from gpuplane.node.core.allocations import held_allocations
 from gpuplane.node.core.availability import availability
 from gpuplane.node.core.health.absence import last_listing
 from gpuplane.node.core.health.context import device_record, devices_of_kind
-from gpuplane.node.core.kinds.kind import plain_unit_id
 from gpuplane.node.core.kinds.table import PLAIN_KINDS, kind_of
+from gpuplane.node.core.kinds.unitresource import plain_unit_id
 from gpuplane.node.core.reports.inspection.clock import Clock
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.model.control import NodeState

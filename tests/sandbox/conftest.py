@@ -1,11 +1,12 @@
 """What the tests of the sandbox share."""
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.removal import remove
 
 
 @pytest.fixture
@@ -13,4 +14,4 @@ def root() -> Iterator[Path]:
     """A short path: a socket's has 107 bytes."""
     root = Path(tempfile.mkdtemp(prefix="gp"))
     yield root
-    shutil.rmtree(root)
+    remove(root)

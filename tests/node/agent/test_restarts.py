@@ -1,6 +1,5 @@
 """The whole agent and a whole kubelet: killed, restarted, renamed, with pods that go on working."""
 
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod
+from tests.removal import remove
 
 GPU, FAST = "nvidia.com/gpu", "nvidia.com/fast"
 MACHINE = "gpus: [{index: 0, uuid: GPU-a, minor: 0, model: T4}, {index: 1, uuid: GPU-b, minor: 1, model: T4}]\n"
@@ -39,7 +39,7 @@ class Site:
 def site() -> Iterator[Site]:
     root = Path(tempfile.mkdtemp(prefix="gp"))
     yield Site(root)
-    shutil.rmtree(root)
+    remove(root)
 
 
 def health(kubelet: Kubelet, resource: str = GPU) -> dict[str, str]:

@@ -10,6 +10,7 @@ import pytest
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from tests.golden import Golden
+from tests.removal import remove
 
 INVALID = "rpc error: code = InvalidArgument "
 """What kubelet shows of the status of an Allocate that is refused for what the pod requests."""
@@ -48,7 +49,7 @@ class Site:
 def site() -> Iterator[Site]:
     root = Path(tempfile.mkdtemp(prefix="gp"))
     yield Site(root)
-    shutil.rmtree(root)
+    remove(root)
 
 
 async def runs(kubelet: Kubelet, name: str, resource: str, count: int) -> dict[str, str]:

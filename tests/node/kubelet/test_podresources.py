@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import shutil
 import socket
 import tempfile
 import time
@@ -36,6 +35,7 @@ from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot
 from gpuplane.node.model.status import KUBELET_LOCK, POD_RESOURCES, Status, Statuses, TurnStatus, plugin_part
 from tests import hostile
+from tests.removal import remove
 from tests.texts import as_shown
 
 GPU = "nvidia.com/gpu"
@@ -129,7 +129,7 @@ def root() -> Iterator[Path]:
     for name in ("pod-resources", "device-plugins"):
         (root / name).mkdir()
     yield root
-    shutil.rmtree(root)
+    remove(root)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """A pod that ends while kubelet is away, and a kubelet that cannot reach its API server: the whole of both sides."""
 
 import asyncio
-import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from gpuplane.node.model.facts import ConfigLoaded, MachineObserved
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.sandbox.kubelet import Kubelet, pod
+from tests.removal import remove
 
 GPU, FAST = "nvidia.com/gpu", "nvidia.com/fast"
 
@@ -25,7 +25,7 @@ GPU, FAST = "nvidia.com/gpu", "nvidia.com/fast"
 def root() -> Iterator[Path]:
     root = Path(tempfile.mkdtemp(prefix="gp"))
     yield root
-    shutil.rmtree(root)
+    remove(root)
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import shutil
 import socket
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineOb
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import KUBELET_LOCK, Status, Turn, TurnStatus, plugin_part
+from tests.removal import remove
 from tests.texts import as_shown
 
 GPU, T4 = "nvidia.com/gpu", "nvidia.com/t4"
@@ -130,7 +130,7 @@ def directory() -> Iterator[Path]:
     root = Path(tempfile.mkdtemp(prefix="gp"))
     (root / "p").mkdir()
     yield root / "p"
-    shutil.rmtree(root)
+    remove(root)
 
 
 @pytest.fixture

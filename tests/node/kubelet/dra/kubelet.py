@@ -1,7 +1,6 @@
 """Kubelet's plugin watcher by script, and clients of what it finds."""
 
 import asyncio
-import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -12,6 +11,7 @@ import grpc
 
 from gpuplane.node.kubelet.protocols import pluginregistration_pb2 as pb
 from gpuplane.node.kubelet.protocols.pluginregistration_pb2_grpc import RegistrationStub
+from tests.removal import remove
 
 DEADLINE = 60.0
 DRIVER = "gpu.nvidia.com"
@@ -33,7 +33,7 @@ async def kubelet_root() -> AsyncIterator[Path]:
     try:
         yield root
     finally:
-        shutil.rmtree(root)
+        remove(root)
 
 
 class Watcher:

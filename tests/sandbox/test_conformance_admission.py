@@ -175,8 +175,8 @@ async def test_pre_start_container_that_takes_too_long(root: Path) -> None:
         running = await kubelet.run(wants("a"))
         await kubelet.until(lambda: "main" in running.waiting_reasons)
         problem = "rpc error: code = DeadlineExceeded desc = context deadline exceeded"
-        said = f"CreateContainerConfigError: device plugin PreStartContainer rpc failed with err: {problem}"
-        assert running.waiting_reasons == {"main": said}
+        said = f"device plugin PreStartContainer rpc failed with err: {problem}"
+        assert running.waiting_reasons == {"main": ("CreateContainerConfigError", said)}
 
 
 async def test_an_error_of_pre_start_container_is_tried_again(root: Path) -> None:
@@ -187,7 +187,7 @@ async def test_an_error_of_pre_start_container_is_tried_again(root: Path) -> Non
         running = await kubelet.run(pod)
         await plugin.until_asked("PreStartContainer", times=3)
         problem = "device plugin PreStartContainer rpc failed with err: rpc error: code = Internal desc = not yet"
-        assert running.waiting_reasons == {"main": f"CreateContainerConfigError: {problem}"}
+        assert running.waiting_reasons == {"main": ("CreateContainerConfigError", problem)}
         assert len(given(kubelet, pod)) == 2
 
         del plugin.errors["PreStartContainer"]

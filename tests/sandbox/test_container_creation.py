@@ -192,7 +192,7 @@ async def test_a_container_waits_until_its_devices_can_be_resolved(root: Path) -
         names(plugin, "a")
         running = await kubelet.run(wants("pod"))
         assert running.waiting_reasons == {
-            "main": f"CreateContainerError: {INJECTION}unresolvable CDI devices {KIND}=a"
+            "main": ("CreateContainerError", f"{INJECTION}unresolvable CDI devices {KIND}=a")
         }
         assert (running.started, running.created) == (set(), {})
 
@@ -218,7 +218,7 @@ async def test_each_creation_resolves_anew(root: Path) -> None:
         (root / "cdi/lab.json").unlink()
         kubelet.crash(running.pod.key)
         await kubelet.until(lambda: "main" in running.waiting_reasons)
-        assert running.waiting_reasons["main"].startswith(f"CreateContainerError: {INJECTION}unresolvable")
+        assert running.waiting_reasons["main"].message.startswith(f"{INJECTION}unresolvable")
         assert running.created == {}
 
 

@@ -62,8 +62,9 @@ FAILURES = {
 resources: "."""
 
 CREATE_ERROR = (
-    "CreateContainerError: failed to create containerd container: CDI device injection failed: "
-    "unresolvable CDI devices gpu.lab.io/claim=does-not-exist"
+    "CreateContainerError",
+    "failed to create containerd container: CDI device injection failed: "
+    "unresolvable CDI devices gpu.lab.io/claim=does-not-exist",
 )
 
 UNSHARED = (

@@ -133,7 +133,7 @@ async def test_a_pod_whose_claim_is_not_prepared_waits_and_is_tried_again(root: 
         running = site.kubelet.pods[found.key]
         await site.until_failed(found)
         if not running.started:  # one more try may have worked by now
-            assert running.waiting_reasons["c"].startswith("ContainerCreating: Failed to prepare dynamic resources: ")
+            assert running.waiting_reasons["c"].message.startswith("Failed to prepare dynamic resources: ")
         await site.until_running(found)
 
         assert tuple(site.plugin.calls) == CALLS[name]

@@ -14,7 +14,7 @@ from gpuplane.base.text import clip
 from gpuplane.node.model.cdi import ContainerEdits
 from gpuplane.sandbox.kubelet import messages
 from gpuplane.sandbox.kubelet.messages import Message
-from gpuplane.sandbox.kubelet.pods import Container, Pod, PodRejected
+from gpuplane.sandbox.kubelet.pods import Container, Pod, PodRejected, WaitingReason
 from gpuplane.sandbox.kubelet.server import Kubelet
 
 RUN_TIMEOUT = 5.0
@@ -151,7 +151,7 @@ class _KubeletView(msgspec.Struct, frozen=True):
 
     devices: dict[str, dict[str, str]] = {}
     node_capacities: dict[str, tuple[int, int]] = {}
-    waiting_reasons: dict[tuple[str, str], str] = {}
+    waiting_reasons: dict[tuple[str, str], WaitingReason] = {}
     created: dict[tuple[str, str], ContainerEdits] = {}  # where CDI devices are resolved
 
     @classmethod

@@ -128,7 +128,11 @@ def pod_message(running: RunningPod, kubelet: Kubelet) -> Message:
         for id, state in sorted(ids)
     ]
     waiting = [f"  {container} waits: {why}" for container, why in running.waiting_reasons.items()]
-    data = {"pod": key, "containers": health, "waiting": running.waiting_reasons}
+    data = {
+        "pod": key,
+        "containers": health,
+        "waiting": {name: str(why) for name, why in running.waiting_reasons.items()},
+    }
     return Message("pod", data, (f"pod {key} {'waits' if waiting else 'runs'}", *lines, *waiting))
 
 

@@ -2,7 +2,7 @@
 
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -135,10 +135,22 @@ class PodRejected(Exception):
 
 
 class Event(msgspec.Struct, frozen=True):
-    """What kubelet tells of a pod at the API server."""
+    """What kubelet tells of a pod at the API server. `container`: of which of its containers; "": of the pod."""
 
     reason: str
     message: str
+    container: str = ""
+    type: Literal["Normal", "Warning"] = "Warning"
+
+
+class WaitingReason(NamedTuple):
+    """Why a container waits, as its status says it: a code, and a sentence for people."""
+
+    reason: str
+    message: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}" if self.message else self.reason
 
 
 class RunningPod(msgspec.Struct):
@@ -152,7 +164,7 @@ class RunningPod(msgspec.Struct):
 
     pod: Pod
     responses: dict[str, dict[str, pb.ContainerAllocateResponse]] = {}
-    waiting_reasons: dict[str, str] = {}  # container → "CreateContainerConfigError: …"
+    waiting_reasons: dict[str, WaitingReason] = {}  # by container
     started: set[str] = set()
     created: dict[str, ContainerEdits] = {}
     has_sandbox: bool = False

@@ -1,7 +1,7 @@
 """What becomes of pods: admission, the creation of their containers, and their end (pkg/kubelet, pod workers)."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,32 @@ from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.dra.manager import DraManager
 from gpuplane.sandbox.kubelet.dra.podclaims import PodClaims
 from gpuplane.sandbox.kubelet.manager import DeviceManager
-from gpuplane.sandbox.kubelet.pods import Container, Pod, PodRejected, RunningPod, requested_resources
+from gpuplane.sandbox.kubelet.pods import (
+    Container,
+    Event,
+    Pod,
+    PodRejected,
+    RunningPod,
+    WaitingReason,
+    requested_resources,
+)
 from gpuplane.sandbox.kubelet.runtime import CreateContainerFailed, create_container
+
+StartContainer = Callable[[RunningPod, Container, ContainerEdits], Awaitable[None]]
+"""Starts what runs in a container that was created. Of an init container it waits for the end: the next one comes then.
+Raises KubeletError and CreateContainerFailed."""
+
+
+async def _start_nothing(running: RunningPod, container: Container, edits: ContainerEdits) -> None:
+    pass
 
 
 class PodWorkers:
     """`pods` are those that run, by "namespace/name"; `rejected_pods` those that were rejected, which stay so for ever.
 
-    `use_managers` has to be called before the first pod. `retry_interval`: seconds between two tries to create a
-    container. `cdi_dirs`: the directories in which the container runtime looks for CDI's specifications, if it does.
+    `use_managers` has to be called before the first pod. `start_container`: what runs in containers; nothing, as long
+    as nobody sets it. `retry_interval`: seconds between two tries to create a container. `cdi_dirs`: the directories in
+    which the container runtime looks for CDI's specifications, if it does.
     """
 
     def __init__(self, changes: Changes, retry_interval: float, cdi_dirs: Sequence[Path] | None = None) -> None:
@@ -29,6 +46,7 @@ class PodWorkers:
         self._admitting, self._pending = asyncio.Lock(), list[Pod]()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}  # UID of a pod that is not there yet → what makes it
+        self.start_container: StartContainer = _start_nothing
 
     def use_managers(self, manager: DeviceManager, dra: DraManager) -> None:
         """Give out devices by this device manager, and claims by this DRA manager."""
@@ -167,10 +185,14 @@ class PodWorkers:
         pause = 0.0
         while self._is_running(running) and container.name not in running.started:
             try:
-                running.created[container.name] = await self._create_container(running.pod, container)
+                edits = running.created[container.name] = await self._create_container(running.pod, container)
+                await self.start_container(running, container, edits)
             except (KubeletError, CreateContainerFailed) as error:
                 reason = "CreateContainerConfigError" if isinstance(error, KubeletError) else "CreateContainerError"
-                running.waiting_reasons[container.name] = f"{reason}: {error}"
+                waits = WaitingReason(reason, str(error))
+                if running.waiting_reasons.get(container.name) != waits:
+                    running.events.append(Event("Failed", f"Error: {error}", container.name))
+                running.waiting_reasons[container.name] = waits
                 self.claims.sync_status(running)
                 self.changes.notify()
                 await asyncio.sleep(pause)

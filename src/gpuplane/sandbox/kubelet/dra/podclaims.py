@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.dra.manager import DraManager
-from gpuplane.sandbox.kubelet.pods import Container, Event, Pod, ResourceHealth, RunningPod
+from gpuplane.sandbox.kubelet.pods import Container, Event, Pod, ResourceHealth, RunningPod, WaitingReason
 
 
 class PodClaims:
@@ -35,7 +35,7 @@ class PodClaims:
                 event = Event("FailedPrepareDynamicResources", f"Failed to prepare dynamic resources: {error}")
                 running.events.append(event)
                 for container in running.pod.all_containers():
-                    running.waiting_reasons[container.name] = f"ContainerCreating: {event.message}"
+                    running.waiting_reasons[container.name] = WaitingReason("ContainerCreating", event.message)
                 self.changes.notify()
                 await self._until_sync(running, self.times.pod_sync)
             else:

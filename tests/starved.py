@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpuplane.node.hardware.nvidia.nvidiasmi import DIE_WITH_PARENT
+from gpuplane.base.diewithparent import die_with_parent
 
 RIVALS = 12
 """Busy processes beside the one that starves: it gets 4 ms of the processor every 3 s or so. Beside three it got them
@@ -16,7 +16,7 @@ every 0.8 s, which is the deadline of tests: whether a call was late was chance.
 
 def tethered(code: str) -> list[str]:
     """The command line of a Python program that ends with this process, however that ends."""
-    return [*DIE_WITH_PARENT, f"{os.getpid()}", sys.executable, "-c", code]
+    return die_with_parent([sys.executable, "-c", code])
 
 
 @contextmanager

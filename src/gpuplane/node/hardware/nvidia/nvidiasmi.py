@@ -15,13 +15,12 @@ would get the C library of the driver root, too.
 import fcntl
 import os
 import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpuplane.base.diewithparent import die_with_parent
 from gpuplane.base.files import untrusted
 from gpuplane.base.text import clip
-from gpuplane.node.hardware.nvidia import diewithparent
 from gpuplane.node.hardware.nvidia.driver.callpage import AnnouncedCall
 from gpuplane.node.hardware.nvidia.driver.driverroot import find_library, find_program
 from gpuplane.node.hardware.nvidia.driver.errors import ERROR_NAMES
@@ -30,7 +29,6 @@ from gpuplane.node.model.config import TimeSlice
 
 PROGRAM_NAME = "nvidia-smi"
 TIME_SLICE_VALUES: dict[TimeSlice, str] = {"default": "0", "short": "1", "medium": "2", "long": "3"}
-DIE_WITH_PARENT = (sys.executable, "-I", "-S", diewithparent.__file__)
 MAX_OUTPUT_SIZE = 1 << 16  # bytes for what it says
 
 
@@ -48,7 +46,7 @@ class NvidiaSmi(Process):
         try:
             os.ftruncate(self._output, MAX_OUTPUT_SIZE)
             fcntl.fcntl(self._output, fcntl.F_ADD_SEALS, fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK)
-            command = [*DIE_WITH_PARENT, str(os.getpid()), str(_find(driver_root)), *arguments]
+            command = die_with_parent([str(_find(driver_root)), *arguments])
             environment = {**os.environ, **_preloaded(driver_root, library_folders)}
             super().__init__(start_process(command, stdout=self._output, stderr=self._output, env=environment))
         except OSError:

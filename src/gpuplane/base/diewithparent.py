@@ -1,12 +1,11 @@
 """Becomes another program, which the kernel ends as soon as whoever started it has ended.
 
-    python tethered.py PARENT PROGRAM ARGUMENT…
+    python diewithparent.py PARENT PROGRAM ARGUMENT…
 
 It is run by its path and imports nothing of ours. `PARENT` is the process that starts it, which may have ended before
 the kernel was told. (A `preexec_fn` would do the same in a fork of the agent, amid its threads.)
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -14,8 +13,18 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
+def die_with_parent(command: list[str]) -> list[str]:
+    """The command line of a program, given by its path, that ends with us, even by SIGKILL.
+
+    For the kernel "us" is the thread that starts it (prctl(2), PR_SET_PDEATHSIG): let it be one that stays.
+    """
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid()), *command]
+
+
 def main() -> None:
     """Never returns."""
+    import ctypes
+
     parent, *command = sys.argv[1:]
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(parent):

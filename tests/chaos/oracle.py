@@ -24,7 +24,7 @@ HEARD_LATE = 75.0
 SURE = 3.0
 """Seconds after which a part that could have recovered, and has not, will not."""
 
-RESETS = ("reset", "process")
+RESETS = ("gpu-reset", "process-ended")
 """What a reset of the GPU ends: no process that ran before goes on after it."""
 
 GPU_ERRORS = {"GPU_IS_LOST": "gpu-lost", "RESET_REQUIRED": "reset-required"}
@@ -76,7 +76,7 @@ def _driver(file: MachineFile) -> str:
 
 def _node(part: Part, codes: Iterable[str], now: float) -> Part:
     """The node is ill for as long as a look shows that, and needs no probe."""
-    causes = tuple(Cause(code, entry(code).cleared_by) for code in sorted(codes) if _unhealthy(code))
+    causes = tuple(Cause(code, entry(code).clear_when) for code in sorted(codes) if _unhealthy(code))
     if causes:
         agent_continues = part.state == "ill"
         confirmed = any(not entry(each.code).grace_period for each in causes) or (agent_continues and part.confirmed)
@@ -95,7 +95,7 @@ def _reset(part: Part) -> Part:
 
 def _had(cause: Cause) -> Cause:
     """What ends it was had: now only the processes that it befell have to have ended."""
-    return cause.but(ends="process", pods=())
+    return cause.but(ends="process-ended", pods=())
 
 
 def _counted(belief: Belief, file: MachineFile, holders: Mapping[str, frozenset[str]], now: float) -> Belief:
@@ -122,7 +122,9 @@ def _counted(belief: Belief, file: MachineFile, holders: Mapping[str, frozenset[
         own = _show(_reset(own) if reset else own, codes, blind, now)
         if grown:
             pods = tuple(sorted(holders.get(gpu.uuid, ())))
-            own = _happen(own, Cause("ecc-uncorrectable", "process", event=True, shown=False, pods=pods), belief, now)
+            own = _happen(
+                own, Cause("ecc-uncorrectable", "process-ended", event=True, shown=False, pods=pods), belief, now
+            )
         parts[gpu.uuid] = own if blind else own.but(errors=errors)
         for device in gpu.mig_devices:
             inside, part = {fault.code for fault in device.faults}, parts.get(device.uuid, Part())
@@ -154,11 +156,11 @@ def _show(part: Part, codes: set[str], blind: bool, now: float) -> Part:
             causes.append(each.but(shown=True))
         elif blind or not each.shown:
             causes.append(each)
-        elif each.ends in ("reboot", "operator"):
+        elif each.ends in ("node-rebooted", "restored-by-admin"):
             causes.append(each.but(shown=False))
     for code in sorted(codes - {each.code for each in causes}):
         if _unhealthy(code):
-            causes.append(Cause(code, entry(code).cleared_by))
+            causes.append(Cause(code, entry(code).clear_when))
             part = _fall(part, now, confirmed=not entry(code).grace_period)
     shown = frozenset(codes | part.shown if blind else codes)
     return part.but(causes=tuple(causes), pending=not codes.isdisjoint(CODES_THAT_BLOCK_RECOVERY), shown=shown)
@@ -189,14 +191,14 @@ def _befallen(
         if device.gpu_instance == incident.gpu_instance and incident.compute_instance in (None, device.compute_instance)
     ]
     small = judged.scope in ("process", "instance") and named
-    sure = sure and (judged.cleared_by not in RESETS or gpu.uuid not in belief.reset)
+    sure = sure and (judged.clear_when not in RESETS or gpu.uuid not in belief.reset)
     parts = dict(belief.parts)
     for key in named if small else [gpu.uuid]:
         units = [key] if small else [gpu.uuid, *(device.uuid for device in devices)]
         pods = {pod for unit in units for pod in holders.get(unit, ())} if not incident.pids else set()
         cause = Cause(
             incident.code,
-            judged.cleared_by,
+            judged.clear_when,
             event=True,
             shown=False,
             sure=sure,
@@ -218,7 +220,7 @@ def _happen(part: Part, cause: Cause, belief: Belief, now: float) -> Part:
     if not cause.sure:
         return part.but(state="doubtful", since=now) if part.state == "well" else part
     part = _fall(part, now)
-    return part.but(eased=max(now, belief.late)) if cause.ends == "process" and not cause.pids else part
+    return part.but(eased=max(now, belief.late)) if cause.ends == "process-ended" and not cause.pids else part
 
 
 def drained(belief: Belief, key: str, until: float | None) -> Belief:
@@ -294,7 +296,7 @@ def _settled(part: Part, running: set[int], belief: Belief, stopped: bool, now: 
 
 def _goes_on(cause: Cause, running: set[int], pods: frozenset[str]) -> bool:
     """Whether what happened is not over by itself."""
-    if cause.shown or cause.ends != "process":
+    if cause.shown or cause.ends != "process-ended":
         return True
     return not (running.isdisjoint(cause.pids) and pods.isdisjoint(cause.pods))
 

@@ -109,7 +109,7 @@ async def test_what_is_printed_for_a_fault_ends_it(tmp_path: Path) -> None:
                 assert {each["state"] for each in await devices(place)} == {"unhealthy"}  # it is released
                 place.edit(place.machine, machine(faulty=False))
         for each in ill:
-            if named := re.search(r"with (gpuplane health restore .*)", each["cleared_by_text"]):
+            if named := re.search(r"with (gpuplane health restore .*)", each["clear_when_text"]):
                 status, said = await gpuplane(*shlex.split(named[1])[1:])
                 assert status == 0, said
         await kubelet.until_capacity(GPU, count, count)

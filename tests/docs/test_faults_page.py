@@ -9,9 +9,9 @@ import pytest
 from gpuplane.kubernetes.contracts.nodegpus import State
 from gpuplane.node.core.faults.cataloguetable import catalogue_table
 from gpuplane.node.core.health.context import HealthContext
-from gpuplane.node.core.health.devicehealth import TEXT_BY_CLEARED_BY
+from gpuplane.node.core.health.devicehealth import TEXT_BY_CLEAR_WHEN
 from gpuplane.node.core.kinds.table import FAULTS
-from gpuplane.node.model.health import ClearedBy, Scope, Severity
+from gpuplane.node.model.health import ClearWhen, Scope, Severity
 
 PAGE = (Path(__file__).parents[2] / "docs/faults.md").read_text()
 
@@ -41,7 +41,7 @@ def test_the_catalogue_is_whole() -> None:
     [
         ("scope", get_args(Scope)),
         ("severity", get_args(Severity)),
-        ("ends with", get_args(ClearedBy)),
+        ("cleared when", get_args(ClearWhen)),
     ],
 )
 def test_every_word_of_the_model_has_a_row(head: str, words: tuple[str, ...]) -> None:
@@ -52,7 +52,7 @@ def test_every_word_of_the_model_has_a_row(head: str, words: tuple[str, ...]) ->
 def test_every_state_has_a_row() -> None:
     """And every end has words for people."""
     assert sorted(rows("state")) == sorted(get_args(State))
-    assert set(TEXT_BY_CLEARED_BY) == set(get_args(ClearedBy))
+    assert set(TEXT_BY_CLEAR_WHEN) == set(get_args(ClearWhen))
 
 
 def test_the_default_period_is_as_written() -> None:

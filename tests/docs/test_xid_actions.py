@@ -53,12 +53,12 @@ def is_as_nvidia_says(entry: CatalogueEntry, action: str) -> bool:
     """Whether a fault ends with the action, and leaves no GPU given out that needs it."""
     match action:
         case "RESTART_APP":
-            return entry.cleared_by == "process"
+            return entry.clear_when == "process-ended"
         case "IGNORE" | "none" | "XID_154" | "WORKFLOW_XID_45":
-            return entry.severity == "note" or entry.cleared_by == "process"
+            return entry.severity == "note" or entry.clear_when == "process-ended"
         case "RESTART_BM" | "RESTART_VM" | "CHECK_MECHANICALS":
-            return (entry.severity, entry.cleared_by) == ("unhealthy", "reboot")
-    return (entry.severity, entry.cleared_by) == ("unhealthy", "reset")
+            return (entry.severity, entry.clear_when) == ("unhealthy", "node-rebooted")
+    return (entry.severity, entry.clear_when) == ("unhealthy", "gpu-reset")
 
 
 def test_every_xid_of_nvidias_catalogue_is_there_once() -> None:

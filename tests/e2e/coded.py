@@ -4,7 +4,7 @@ from typing import Any
 
 TEXTS = {
     "reason",
-    "cleared_by_text",
+    "clear_when_text",
     "advice",
     "not_ready",
     "waiting",

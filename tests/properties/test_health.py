@@ -162,7 +162,7 @@ def test_what_is_mended_comes_back(number: int, seed: int) -> None:
             each.state == "drained"
             or "drained" in as_shown(each.reason)
             or any(
-                judged_by.effective_entry(finding.code).cleared_by in ("operator", "reboot")
+                judged_by.effective_entry(finding.code).clear_when in ("restored-by-admin", "node-rebooted")
                 for finding in device_record(life.snapshot, each.device).findings
             )
         ):

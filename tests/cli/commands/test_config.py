@@ -383,7 +383,7 @@ ALL_XIDS = (
         ("", {}, []),
         ("", {"DP_DISABLE_HEALTHCHECKS": "13", "DP_ENABLE_HEALTHCHECKS": "79"}, []),
         (RULED, {}, [(("nvlink-down",), ("c:6",)), (("xid-48",), ("c:3",)), (("xid-94",), ("c:4",))]),
-        ("health: {faults: {xid-94: {clearedBy: time, clearAfter: 10m}}}", {}, [(("xid-94",), ("c:1",))]),
+        ("health: {faults: {xid-94: {clearWhen: time-passed, clearAfter: 10m}}}", {}, [(("xid-94",), ("c:1",))]),
         (
             "health: {faults: {xid-94: {gracePeriod: 30s}}}",
             {"DP_DISABLE_HEALTHCHECKS": "94,48,900", "DP_ENABLE_HEALTHCHECKS": "13"},

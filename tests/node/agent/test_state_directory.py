@@ -267,7 +267,7 @@ async def test_verdicts_that_are_not_understood_at_all_drain_all_devices(
     node.apply(MachineObserved(Machine(gpus=gpus)))
     devices = offer(node.snapshot).resources[0].devices
     golden((each.unavailable_reason for each in devices), "the devices")
-    assert {each.cleared_by_text for each in health_without_parents(node.snapshot) if each.device} == {
+    assert {each.clear_when_text for each in health_without_parents(node.snapshot) if each.device} == {
         "with gpuplane health restore all"
     }
     assert adapt_to_new_boot(node.snapshot.ledger, "next", 0.0, 0.0).health == node.snapshot.ledger.health

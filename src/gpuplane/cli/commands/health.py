@@ -196,7 +196,7 @@ def _restore_problem(picture: NodeState, stands: DeviceHealth, waited: float) ->
     settings, record = picture.snapshot.config.settings or Settings(), _record(picture, stands.device)
     if stands.state == "drained":
         return f"is still drained: {stands.reason}" + (
-            f". It ends {stands.cleared_by_text}" if stands.cleared_by_text else ""
+            f". It ends {stands.clear_when_text}" if stands.clear_when_text else ""
         )
     if record.probe is not None and record.probe.failure:
         return f"is not healthy: the probe failed: {record.probe.failure}. It will be probed again"

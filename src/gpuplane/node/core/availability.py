@@ -22,7 +22,7 @@ from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import CONFIG, DRIVER, plugin_part
 from gpuplane.node.model.views import Availability, NotOffered, Offer, OfferedDevice, Reason, ReasonKind, Resource, Unit
 
-CLEARED_BY_TEXT_BY_KIND: Mapping[ReasonKind, str] = {
+CLEAR_WHEN_TEXT_BY_KIND: Mapping[ReasonKind, str] = {
     "problem": "when the problem is repaired",
     "held": "when the containers that hold the device end",
     "configured": "when the configuration or the MIG layout of the GPU changes",
@@ -187,8 +187,8 @@ def _mark_withheld(health: DeviceHealth, reasons: tuple[Reason, ...], inspect: s
         since=None,
         until=None,
         reason=join("; ", [*(each.text for each in reasons), *own]),
-        cleared_by_text=next(
-            (CLEARED_BY_TEXT_BY_KIND[each.kind] for each in reasons if each.kind in CLEARED_BY_TEXT_BY_KIND), ""
+        clear_when_text=next(
+            (CLEAR_WHEN_TEXT_BY_KIND[each.kind] for each in reasons if each.kind in CLEAR_WHEN_TEXT_BY_KIND), ""
         ),
         advice=next(
             (

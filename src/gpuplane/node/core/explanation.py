@@ -226,7 +226,7 @@ def _changed_fields(code: str, resolved: ResolvedConfig) -> dict[str, str]:
     plain, judged = judge.effective_entry(code, None), judge.effective_entry(code, resolved.settings)
     keys = {field.name: field.encode_name for field in msgspec.structs.fields(FaultOverrideEntry)}
     fields = ((each, getattr(judged, each), getattr(plain, each)) for each in plain.__struct_fields__ if each in keys)
-    timeless = {"clear_after"} if plain.cleared_by != "time" else set()
+    timeless = {"clear_after"} if plain.clear_when != "time-passed" else set()
     return {
         field: f"{keys[field]} {_format_value(is_)}"
         + ("" if field in timeless else f" instead of {_format_value(was)}")

@@ -13,7 +13,7 @@ from gpuplane.kubernetes.podref import PodRef
 
 Scope = Literal["process", "instance", "gpu", "link", "node"]
 Severity = Literal["note", "degraded", "unhealthy"]
-ClearedBy = Literal["nothing", "process", "reset", "reboot", "time", "operator"]
+ClearWhen = Literal["no-longer-seen", "process-ended", "gpu-reset", "node-rebooted", "time-passed", "restored-by-admin"]
 
 GRADED_XIDS = range(144, 151)
 """XIDs whose text says their gravity: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 17" (NVLink 5, Blackwell)."""
@@ -27,7 +27,7 @@ class CatalogueEntry(Value):
     `detected_by`: an observation shows it for as long as it lasts, or it is an event at one moment.
     `scope`: what it affects. An event that names a MIG instance affects that one only, where the scope is process or
     instance. `severity`: a note is counted, a degraded device is given out, an unhealthy one is not.
-    `cleared_by`: what must happen, beside the fault being gone, before the device can be healthy again.
+    `clear_when`: what must happen, beside the fault being gone, before the device can be healthy again.
     `grace_period`: seconds. A fault of an observation counts once it has lasted so long; an event counts once it occurs
     again within that time. 0: at once. `clear_after`: seconds for which it must not be seen, where time clears it.
     `commands`: the words of the command lines that do what `advice` says; DEVICE and GPU stand for names
@@ -38,7 +38,7 @@ class CatalogueEntry(Value):
     detected_by: Literal["look", "event"]
     scope: Scope
     severity: Severity
-    cleared_by: ClearedBy
+    clear_when: ClearWhen
     advice: Text
     grace_period: float = 0.0
     clear_after: float = 60.0
@@ -69,7 +69,7 @@ class FaultOverride(Value):
     """What a configuration changes of one catalogue entry. None leaves it as it is."""
 
     severity: Severity | None = None
-    cleared_by: ClearedBy | None = None
+    clear_when: ClearWhen | None = None
     scope: Scope | None = None
     grace_period: float | None = None
     clear_after: float | None = None
@@ -162,6 +162,6 @@ class DeviceHealth(Value):
     until: float | None = None  # when time alone ends it; None: time does not
     code: str = ""  # of the fault that decides
     reason: Text = ""
-    cleared_by_text: Text = ""
+    clear_when_text: Text = ""
     advice: Text = ""
     fault_counts: Mapping[str, int] = {}

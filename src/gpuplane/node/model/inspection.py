@@ -43,7 +43,7 @@ class Node(Shown):
     reason: Text = ""
     since: datetime | None = None
     until: datetime | None = None
-    cleared_by_text: Text = ""
+    clear_when_text: Text = ""
     advice: Text = ""
     fault_counts: Mapping[str, int] = {}
 
@@ -173,7 +173,7 @@ class Device(Shown):
     reason: Text = ""
     since: datetime | None = None
     until: datetime | None = None
-    cleared_by_text: Text = ""
+    clear_when_text: Text = ""
     advice: Text = ""
     fault_counts: Mapping[str, int] = {}
     kind: str = NVIDIA_GPU

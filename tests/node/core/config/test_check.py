@@ -149,8 +149,8 @@ def errors(text: str) -> list[str]:
             "c.yaml:3: health.faults.xid-94",
         ),
         (
-            "health: {faults: {xid-94: {clearAfter: 5m, clearedBy: tim}}}",
-            "c.yaml:1: health.faults.xid-94.clearedBy",
+            "health: {faults: {xid-94: {clearAfter: 5m, clearWhen: time-pased}}}",
+            "c.yaml:1: health.faults.xid-94.clearWhen",
         ),
         (
             "health:\n  faults:\n    nvlink_down: {}",

@@ -360,9 +360,9 @@ def test_what_is_said_of_faults_in_vain_is_known(
         ("{probePeriod: 0.05}", {"probe_period": 0.05}),
         ("{probePeriod: 7}", {"probe_period": 7.0}),
         (
-            "{faults: {xid-94: {severity: degraded, clearedBy: time, scope: gpu, gracePeriod: 1m30s, "
+            "{faults: {xid-94: {severity: degraded, clearWhen: time-passed, scope: gpu, gracePeriod: 1m30s, "
             "clearAfter: 1.5h, advice: x}}}",
-            {"faults": {"xid-94": FaultOverride("degraded", "time", "gpu", 90.0, 5400.0, "x")}},
+            {"faults": {"xid-94": FaultOverride("degraded", "time-passed", "gpu", 90.0, 5400.0, "x")}},
         ),
         (
             "{faults: {nvlink-down: {gracePeriod: 0}, xid-255: {severity: note}, ecc-storm: {clearAfter: 1d}}}",

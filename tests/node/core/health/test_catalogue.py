@@ -114,20 +114,20 @@ def check(played: Played, code: str, device: str = "0") -> None:
 async def end(played: Played, ends: str, lasts: float) -> None:
     """What ends a fault is had."""
     match ends:
-        case "process":
+        case "process-ended":
             await played.edit(processes=())
-        case "reset":
+        case "gpu-reset":
             await played.show("recovery-reset")
             await played.show()
-        case "reboot":
+        case "node-rebooted":
             ledger = adapt_to_new_boot(played.snapshot.ledger, "the next boot", time.time(), played.now)
             played.snapshot = Snapshot(ledger=Ledger(boot_id="the next boot"))
             for fact in (LedgerLoaded(ledger), ConfigLoaded(SETTINGS), AllocationsListed((), played.now)):
                 played.apply(fact)
             played.apply(MachineObserved(Machine(gpus=played.file.gpus)))
-        case "operator":
+        case "restored-by-admin":
             played.apply(DrainRequested("GPU-0", None))
-        case "time":
+        case "time-passed":
             await played.pass_(lasts)
 
 
@@ -144,10 +144,10 @@ async def test_what_a_look_shows_of_a_gpu(played: Played, code: str) -> None:
     await played.pass_(600)
     check(played, code)
     await played.show()
-    if entry.cleared_by in ("reboot", "operator"):
+    if entry.clear_when in ("node-rebooted", "restored-by-admin"):
         await played.pass_(600)
         check(played, code)
-        await end(played, entry.cleared_by, entry.clear_after)
+        await end(played, entry.clear_when, entry.clear_after)
     await played.pass_(70)  # a probe may have failed a minute ago
     assert played.state("0") == "healthy"
 
@@ -172,14 +172,14 @@ async def test_what_a_look_shows_of_the_node(played: Played, code: str) -> None:
 @pytest.mark.parametrize("code", EVENTS)
 async def test_what_happens_to_a_gpu(played: Played, code: str) -> None:
     """It stands at once, and stays until what ends it was had; what no entry ends makes no GPU ill."""
-    ends = CATALOGUE[code].cleared_by if code in CATALOGUE else "reset"
+    ends = CATALOGUE[code].clear_when if code in CATALOGUE else "gpu-reset"
     await played.edit(
-        incidents=(Incident(gpu=0, code=code, pids=(7,) if ends == "process" else ()),),
+        incidents=(Incident(gpu=0, code=code, pids=(7,) if ends == "process-ended" else ()),),
         processes=(GpuProcess(gpu=0, pid=7),),
     )
     check(played, code)
     assert played.diagnosis("0").fault_counts == {code: 1}
-    if ends != "time":
+    if ends != "time-passed":
         await played.pass_(600)
         check(played, code)
     await end(played, ends, CATALOGUE[code].clear_after if code in CATALOGUE else 0.0)

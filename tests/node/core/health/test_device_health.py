@@ -51,7 +51,7 @@ def after(*facts: Fact) -> Snapshot:
 def words(snapshot: Snapshot) -> list[str]:
     """Each device as people read of it: index, reason, what ends it."""
     return [
-        f"{each.index or 'node'}: {each.reason} | {each.cleared_by_text}".rstrip(" |")
+        f"{each.index or 'node'}: {each.reason} | {each.clear_when_text}".rstrip(" |")
         for each in health_with_parents(snapshot)
     ]
 
@@ -123,7 +123,7 @@ def test_what_ails_a_gpu_ails_its_mig_devices_and_no_other_gpu(golden: Golden) -
 
     assert states(snapshot) == {"0": "healthy", "1": "unhealthy", "1:0": "unhealthy", "1:1": "unhealthy"}
     [part] = [each for each in health_with_parents(snapshot) if each.index == "1:1"]
-    assert (part.device, part.since, part.cleared_by_text, part.advice) == ("MIG-1", 2.0, "", "")
+    assert (part.device, part.since, part.clear_when_text, part.advice) == ("MIG-1", 2.0, "", "")
     assert "xid-79" in as_shown(part.reason)
     golden(words(snapshot))
 
@@ -140,7 +140,7 @@ def test_a_drain_has_a_beginning_and_an_end(golden: Golden) -> None:
     _, gpu, part, _ = health_with_parents(snapshot)
 
     assert (gpu.state, gpu.since, gpu.until, gpu.reason) == ("drained", 2.0, 62.0, "fan")
-    assert (part.state, part.cleared_by_text) == ("drained", "")
+    assert (part.state, part.clear_when_text) == ("drained", "")
     golden(words(snapshot))
     assert drain_reason(snapshot, GPUS[1], PARTS[0]) == "fan"
 
@@ -171,7 +171,7 @@ def test_what_is_of_an_earlier_boot_has_no_beginning() -> None:
 def test_a_fault_that_time_ends_says_when() -> None:
     snapshot = after(
         ConfigLoaded(
-            Settings(faults={"xid-62": FaultOverride(severity="degraded", cleared_by="time", clear_after=30.0)})
+            Settings(faults={"xid-62": FaultOverride(severity="degraded", clear_when="time-passed", clear_after=30.0)})
         ),
         FaultOccurred(code="xid-62", gpu="GPU-0", message="", at=3.0),
     )

@@ -120,12 +120,12 @@ def test_a_rule_changes_what_it_says_and_nothing_else() -> None:
     """Field for field; other faults are the catalogue's."""
     ruled = Settings(
         faults={
-            "xid-94": FaultOverride(cleared_by="time", clear_after=600.0),
+            "xid-94": FaultOverride(clear_when="time-passed", clear_after=600.0),
             "xid-999": FaultOverride(severity="note"),
         }
     )
 
-    assert effective_entry("xid-94", ruled) == CATALOGUE["xid-94"].but(cleared_by="time", clear_after=600.0)
+    assert effective_entry("xid-94", ruled) == CATALOGUE["xid-94"].but(clear_when="time-passed", clear_after=600.0)
     assert effective_entry("xid-999", ruled) == UNLISTED_XID.but(severity="note")
     assert effective_entry("xid-95", ruled) == CATALOGUE["xid-95"]
     assert effective_entry("xid-94", None) == effective_entry("xid-94", Settings()) == CATALOGUE["xid-94"]

@@ -83,7 +83,7 @@ class Transcript:
         seen = {}
         for each in health_without_parents(world.snapshot):
             state = each.state if each.state == "healthy" else f"{each.state}, {each.reason}"
-            seen[each.device or "node"] = state + f" (until: {each.cleared_by_text})" * bool(each.cleared_by_text)
+            seen[each.device or "node"] = state + f" (until: {each.clear_when_text})" * bool(each.clear_when_text)
         seen |= {f"probe {uuid}": "wished for" for uuid in world.wished()}
         if world.ill():
             seen["kubelet"] = "unhealthy: " + " ".join(sorted(world.ill()))

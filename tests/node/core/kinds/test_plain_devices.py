@@ -105,7 +105,7 @@ def test_a_plain_kind_is_healthy_again_when_its_faults_are_gone(kind: Kind) -> N
     """No probe could tell more, so it has no fault that waits for one."""
     entries = kind.faults.entries.values()
 
-    assert {each.cleared_by for each in entries} == {"nothing"}
+    assert {each.clear_when for each in entries} == {"no-longer-seen"}
     assert {each.detected_by for each in entries} == {"look"}
     assert not kind.recovers_by_probe
 

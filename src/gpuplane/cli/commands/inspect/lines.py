@@ -76,7 +76,7 @@ def health_lines(whole: Inspection) -> Iterator[str]:
 
 
 def _stands(whole: Inspection, each: Device | Node) -> tuple[Text, ...]:
-    since, ends = duration_since(whole, each.since), ending(whole, each.cleared_by_text, each.until)
+    since, ends = duration_since(whole, each.since), ending(whole, each.clear_when_text, each.until)
     return each.state, since, each.reason, ends, each.advice
 
 

@@ -68,9 +68,9 @@ def page(whole: Inspection, width: int, state_dir: str = "") -> Lines:
         yield Text()
         for cause in found:
             yield from _cause(cause, width)
-            if cause.state == "drained" and cause.cleared_by_text:
-                yield from paragraph(f"It ends {ending(whole, cause.cleared_by_text, cause.until)}", width, 2, 4)
-    if any(cause.cleared_by_text or cause.advice for cause in found):
+            if cause.state == "drained" and cause.clear_when_text:
+                yield from paragraph(f"It ends {ending(whole, cause.clear_when_text, cause.until)}", width, 2, 4)
+    if any(cause.clear_when_text or cause.advice for cause in found):
         yield from _styled(paragraph(f"How to repair it: {command_line(INSPECT_HEALTH, state_dir)}", width), "dim")
     if whole.resources:
         yield Text()
@@ -95,7 +95,7 @@ def health_page(whole: Inspection, width: int) -> Lines:
     for cause in causes(whole):
         yield Text()
         yield from _cause(cause, width, duration_since(whole, cause.since))
-        if ends := ending(whole, cause.cleared_by_text, cause.until):
+        if ends := ending(whole, cause.clear_when_text, cause.until):
             yield from paragraph(f"It ends {ends}", width, 2, 4)
         if cause.advice:
             yield from paragraph(f"What to do: {cause.advice}", width, 2, 4)

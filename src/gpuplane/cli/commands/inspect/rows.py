@@ -8,7 +8,7 @@ from gpuplane.base.text import Text, group_by_key
 from gpuplane.base.value import Value
 from gpuplane.cli.kit.durations import describe_duration
 from gpuplane.kubernetes.podref import ADMITTED_TEXT
-from gpuplane.node.core.availability import CLEARED_BY_TEXT_BY_KIND, names_failing_part
+from gpuplane.node.core.availability import CLEAR_WHEN_TEXT_BY_KIND, names_failing_part
 from gpuplane.node.core.devicenames import describe_devices
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.model.inspection import Device, Holder, Inspection, Kind, Release
@@ -37,7 +37,7 @@ class Cause(Value):
     reason: Text
     since: datetime | None = None
     until: datetime | None = None
-    cleared_by_text: Text = ""
+    clear_when_text: Text = ""
     advice: Text = ""
 
 
@@ -118,7 +118,7 @@ def causes(whole: Inspection) -> Iterator[Cause]:
     """What is wrong with devices, or keeps them from being given out, each once; the node first."""
     node = whole.node
     if node.state != "healthy":
-        yield Cause((), node.state, node.reason, node.since, node.until, node.cleared_by_text, node.advice)
+        yield Cause((), node.state, node.reason, node.since, node.until, node.clear_when_text, node.advice)
     unwell = (each for each in whole.devices if each.state != "healthy")
     alike = group_by_key((key, each) for each in unwell for key in _device_causes(each))
     for (stands, reason, ends, advice), devices in alike:
@@ -131,11 +131,11 @@ def _device_causes(device: Device) -> Iterator[tuple[str, Text, Text, Text]]:
     """(state, reason, what ends it, what to do) of each thing that is said of a device: where no fault is told beside,
     of each reason why it is withheld, for others may have the same. The advice is about the first part that fails."""
     if device.state != "withheld" or device.code:
-        yield state(device), device.reason, device.cleared_by_text, device.advice
+        yield state(device), device.reason, device.clear_when_text, device.advice
         return
     advised = next((each for each in device.reasons if names_failing_part(each.kind, each.part)), None)
     for each in device.reasons:
-        ends = CLEARED_BY_TEXT_BY_KIND.get(each.kind, "")
+        ends = CLEAR_WHEN_TEXT_BY_KIND.get(each.kind, "")
         yield state(device), each.reason, ends, device.advice if each is advised else ""
 
 

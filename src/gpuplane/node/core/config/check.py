@@ -323,7 +323,7 @@ def _health_problems(health: HealthSection) -> DocumentProblems:
             )
         elif rule is not None:
             yield from _fault_override_problems(
-                path, rule, rule.cleared_by or FAULTS.entries.get(code, UNLISTED_XID).cleared_by
+                path, rule, rule.clear_when or FAULTS.entries.get(code, UNLISTED_XID).clear_when
             )
 
 
@@ -363,16 +363,16 @@ def config_warnings(file: ConfigFile) -> DocumentProblems:
 
 
 def _fault_override_problems(
-    path: DocumentPath, override: FaultOverrideEntry, effective_cleared_by: str
+    path: DocumentPath, override: FaultOverrideEntry, effective_clear_when: str
 ) -> DocumentProblems:
     yield from _duration_problems((*path, "gracePeriod"), override.grace_period)
     yield from _duration_problems((*path, "clearAfter"), override.clear_after)
-    if override.clear_after is not None and effective_cleared_by != "time":
+    if override.clear_after is not None and effective_clear_when != "time-passed":
         yield (
             path,
             (
-                f"'clearAfter' has no effect, because the value of 'clearedBy' is {effective_cleared_by}; set "
-                "'clearedBy' to time, or remove 'clearAfter'"
+                f"'clearAfter' has no effect, because the value of 'clearWhen' is {effective_clear_when}; set "
+                "'clearWhen' to time-passed, or remove 'clearAfter'"
             ),
         )
 

@@ -291,7 +291,7 @@ def _to_optional_seconds(duration: UnparsedDuration | None) -> float | None:
 def _fault_override(rule: FaultOverrideEntry) -> FaultOverride:
     return FaultOverride(
         severity=rule.severity,
-        cleared_by=rule.cleared_by,
+        clear_when=rule.clear_when,
         scope=rule.scope,
         grace_period=_to_optional_seconds(rule.grace_period),
         clear_after=_to_optional_seconds(rule.clear_after),

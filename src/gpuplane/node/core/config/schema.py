@@ -25,7 +25,7 @@ from gpuplane.node.model.config import (
     TaintEffect,
     TimeSlice,
 )
-from gpuplane.node.model.health import ClearedBy, Scope, Severity
+from gpuplane.node.model.health import ClearWhen, Scope, Severity
 
 DeviceSelection = str | int | tuple[int | str, ...] | None
 """all, a count, or a list of indices and UUIDs"""
@@ -165,7 +165,7 @@ class FaultOverrideEntry(Value, rename="camel"):
     """One entry of health.faults: what it changes of the fault catalogue's entry."""
 
     severity: Severity | None = None
-    cleared_by: ClearedBy | None = None
+    clear_when: ClearWhen | None = None
     scope: Scope | None = None
     grace_period: UnparsedDuration | None = None
     clear_after: UnparsedDuration | None = None

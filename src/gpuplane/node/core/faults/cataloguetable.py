@@ -7,7 +7,7 @@ from gpuplane.node.core.kinds.table import FAULTS
 from gpuplane.node.model.health import CatalogueEntry
 
 TABLE_HEAD = """\
-| fault | seen | scope | severity | ends with | grace period | what to do |
+| fault | seen | scope | severity | cleared when | grace period | what to do |
 |---|---|---|---|---|---|---|
 """
 
@@ -39,14 +39,14 @@ def _is_next_xid(code: str, other: str) -> bool:
 
 def _table_cells(codes: list[str], entry: CatalogueEntry) -> list[str]:
     code = f"`{codes[0]}`" if len(codes) == 1 else f"`{codes[0]}` to `{codes[-1]}`"
-    lasts = f" ({entry.clear_after:g} s)" if entry.cleared_by == "time" else ""
+    clear_after = f" ({entry.clear_after:g} s)" if entry.clear_when == "time-passed" else ""
     grace_period = f"{entry.grace_period:g} s" if entry.grace_period else ""
     return [
         f"{code}: {entry.title}",
         entry.detected_by,
         entry.scope,
         entry.severity,
-        entry.cleared_by + lasts,
+        entry.clear_when + clear_after,
         grace_period,
         f"{advise(entry.advice, entry.commands)}".replace("|", "\\|"),
     ]

@@ -24,28 +24,35 @@ from gpuplane.node.core.lookup import accepted_device_names
 from gpuplane.node.core.observation import NOT_OBSERVED_FAULT
 from gpuplane.node.core.requests import driver_release_reason
 from gpuplane.node.core.view import view, without_allocations
-from gpuplane.node.model.health import NODE_RECORD_KEY, ClearedBy, DeviceHealth, DeviceRecord, Finding
+from gpuplane.node.model.health import NODE_RECORD_KEY, ClearWhen, DeviceHealth, DeviceRecord, Finding
 from gpuplane.node.model.snapshot import Snapshot
 
-TEXT_BY_CLEARED_BY: Mapping[ClearedBy, str] = {
-    "nothing": "when the agent does not observe the fault any more",
-    "process": "when the affected program ends",
-    "reset": "after a reset of the GPU, or with {}",
-    "reboot": "after a reboot, or with {}",
-    "time": "after some time without a new fault of this kind",
-    "operator": "with {}",
+TEXT_BY_CLEAR_WHEN: Mapping[ClearWhen, str] = {
+    "no-longer-seen": "when the agent does not observe the fault any more",
+    "process-ended": "when the affected program ends",
+    "gpu-reset": "after a reset of the GPU, or with {}",
+    "node-rebooted": "after a reboot, or with {}",
+    "time-passed": "after some time without a new fault of this kind",
+    "restored-by-admin": "with {}",
 }
 """What clears a fault, for people, with a place for the command that restores the device."""
 
 PRESENCE_TEXT = "when the driver lists the GPU again, or with {}"
 """The same of a GPU that is absent: nothing of it can be cleared before."""
 
-CLEARED_BY_PROBE_TEXT = (
+CLEAR_AFTER_PROBE_TEXT = (
     "when the device has had no new fault for long enough and a recovery probe then finds it healthy"
 )
 """What is missing, for people, where all faults are cleared."""
 
-CLEARED_BY_EASIEST_FIRST: tuple[ClearedBy, ...] = ("nothing", "time", "process", "reset", "reboot", "operator")
+CLEAR_WHEN_EASIEST_FIRST: tuple[ClearWhen, ...] = (
+    "no-longer-seen",
+    "time-passed",
+    "process-ended",
+    "gpu-reset",
+    "node-rebooted",
+    "restored-by-admin",
+)
 """What clears a fault, the hardest to have last."""
 
 STATES_BEST_FIRST: tuple[State, ...] = ("healthy", "degraded", "suspect", "withheld", "drained", "probing", "unhealthy")
@@ -75,7 +82,7 @@ def _derive_health_without_parents(snapshot: Snapshot) -> tuple[DeviceHealth, ..
     """
     context = health_context(snapshot)
     found = _each_health(snapshot, context)
-    alike = group_by_key(((each.state, each.reason), n) for n, each in enumerate(found) if each.cleared_by_text)
+    alike = group_by_key(((each.state, each.reason), n) for n, each in enumerate(found) if each.clear_when_text)
     several = {n for _, group in alike if len(group) > 1 for n in group}
     general = _each_health(snapshot, context.but(names_devices=False)) if several else found
     return tuple(general[n] if n in several else each for n, each in enumerate(found))
@@ -137,7 +144,7 @@ def _with_driver_release_end(node: DeviceHealth, snapshot: Snapshot) -> DeviceHe
     if not driver_release_reason(snapshot) or node.code != NOT_OBSERVED_FAULT.code:
         return node
     return node.but(
-        cleared_by_text="when the annotation gpuplane.io/driver-release of the Node object is removed"
+        clear_when_text="when the annotation gpuplane.io/driver-release of the Node object is removed"
         if release is None
         else "when its time is over, or with " + command_line(RESUME, snapshot.state_dir),
         until=None if release is None else release.until,
@@ -184,7 +191,7 @@ def _with_parent_health(
         device=device.device,
         index=device.index,
         reason=join("; ", [*theirs, *own]),
-        cleared_by_text="",
+        clear_when_text="",
         advice="",
         fault_counts=device.fault_counts,
     )
@@ -220,7 +227,7 @@ def _health_of_record(
         return healthy.but(
             state="drained",
             reason=drain_text,
-            cleared_by_text=_describe_what_ends_drain(uuid, record, context),
+            clear_when_text=_describe_what_ends_drain(uuid, record, context),
             since=record.drain.since if record.drain else None,
             until=record.drain.until if record.drain else None,
             advice="end the pods on the device, then repair it",
@@ -240,16 +247,18 @@ def _with_findings(
     failed_probe = describe_failed_probe(record, findings) if unhealthy else ()
     reasons = [f"{each.code}: {each.message}" for each in findings]
     probing = unhealthy and next_probe_at(record, context) is not None
-    ends = PRESENCE_TEXT if deciding.code == ABSENT_CODE else TEXT_BY_CLEARED_BY[entry.cleared_by]
+    ends = PRESENCE_TEXT if deciding.code == ABSENT_CODE else TEXT_BY_CLEAR_WHEN[entry.clear_when]
     since = None if any(each.from_earlier_boot for each in findings) else min(each.since for each in findings)
-    last_seen = deciding.last_seen if entry.cleared_by == "time" else None
+    last_seen = deciding.last_seen if entry.clear_when == "time-passed" else None
     return health.but(
         state="probing" if probing else health.state,
         since=since,
         until=None if last_seen is None else last_seen + entry.clear_after,
         code=deciding.code,
         reason=join("; ", [*reasons, *failed_probe, *([f"drained: {drain_text}"] if drain_text else [])]),
-        cleared_by_text=CLEARED_BY_PROBE_TEXT if probing else ends.format(context.command_line(RESTORE, health.device)),
+        clear_when_text=CLEAR_AFTER_PROBE_TEXT
+        if probing
+        else ends.format(context.command_line(RESTORE, health.device)),
         advice=context.advice(entry, health.device),
     )
 
@@ -257,7 +266,7 @@ def _with_findings(
 def _finding_sort_key(finding: Finding, record: DeviceRecord, context: HealthContext) -> tuple[bool, int, int, str]:
     """Sorts findings: first one that is not cleared, then the hardest to clear, then the first in the catalogue."""
     position = context.catalogue.sort_rank(finding.code)
-    hardness = CLEARED_BY_EASIEST_FIRST.index(context.effective_entry(finding.code).cleared_by)
+    hardness = CLEAR_WHEN_EASIEST_FIRST.index(context.effective_entry(finding.code).clear_when)
     is_cleared = cleared_at(finding, record, context) is not None
     return is_cleared, -hardness, position, finding.code
 

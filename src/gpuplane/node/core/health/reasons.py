@@ -98,6 +98,6 @@ def any_device_awaits_container_end(snapshot: Snapshot) -> bool:
     awaiting = (
         each
         for each in findings
-        if makes_unhealthy(each, context) and context.effective_entry(each.code).cleared_by == "process"
+        if makes_unhealthy(each, context) and context.effective_entry(each.code).clear_when == "process-ended"
     )
     return any(context.holds_any_device(holder) for each in awaiting for holder in each.holders)

@@ -27,18 +27,18 @@ def cleared_at(finding: Finding, record: DeviceRecord, context: HealthContext) -
     if record.declared_repaired_at >= finding.last_seen:
         return record.declared_repaired_at
     entry = context.effective_entry(finding.code)
-    match entry.cleared_by:
-        case "nothing":
+    match entry.clear_when:
+        case "no-longer-seen":
             return finding.last_seen
-        case "process":
+        case "process-ended":
             return (
                 finding.last_seen if _all_holders_ended(finding, context) else _reset_time_after_fault(finding, record)
             )
-        case "reset":
+        case "gpu-reset":
             return _reset_time_after_fault(finding, record)
-        case "time":
+        case "time-passed":
             return finding.last_seen + entry.clear_after
-        case "reboot" | "operator":
+        case "node-rebooted" | "restored-by-admin":
             return None
 
 

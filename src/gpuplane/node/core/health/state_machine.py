@@ -149,7 +149,7 @@ def _is_expired(finding: Finding, record: DeviceRecord, context: HealthContext, 
     """Whether a fault has ended without a probe: it was never confirmed, or does not make the device unhealthy."""
     entry = context.effective_entry(finding.code)
     if finding.from_earlier_boot:
-        return context.settings is not None and entry.cleared_by != "operator"
+        return context.settings is not None and entry.clear_when != "restored-by-admin"
     return (until := _expiry_time(finding, entry, record, context)) is not None and until <= now
 
 

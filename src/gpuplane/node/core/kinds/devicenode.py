@@ -17,7 +17,7 @@ FAULTS = {
         detected_by="look",
         scope="instance",
         severity="unhealthy",
-        cleared_by="nothing",
+        clear_when="no-longer-seen",
         advice="load the kernel module that creates the device node",
     )
 }

@@ -34,7 +34,7 @@ COMMON_FAULTS = {
         detected_by="look",
         scope="node",
         severity="unhealthy",
-        cleared_by="nothing",
+        clear_when="no-longer-seen",
         advice="see the log of the agent",
         grace_period=30,
     )

@@ -192,7 +192,7 @@ def health_fields(health: DeviceHealth, clock: Clock) -> dict[str, object]:
         "reason": health.reason,
         "since": clock.to_utc_or_none(health.since),
         "until": clock.to_utc_or_none(health.until),
-        "cleared_by_text": health.cleared_by_text,
+        "clear_when_text": health.clear_when_text,
         "advice": health.advice,
         "fault_counts": health.fault_counts,
     }

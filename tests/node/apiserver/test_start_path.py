@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-HEAVY = {"lightkube", "httpx2", "numpy", "rich", "click", "prometheus_client", "pynvml"}
+HEAVY = {"lightkube", "httpx2", "numpy", "rich", "click", "prometheus_client", "pynvml", "cryptography"}
 SCRIPT = """
 import sys
 import gpuplane.node.agent.main, gpuplane.cli.commands.agent.main

@@ -93,7 +93,7 @@ def test_a_device_of_another_pool_is_not_this_nodes(pool: str) -> None:
 def test_a_request_that_the_api_would_not_take_is_refused(request_: str) -> None:
     """It becomes a part of paths."""
     asked = claim("a", 0)
-    assert code(node(), asked.but(devices=(asked.devices[0].but(request=request_),))) == "claim-invalid"
+    assert code(node(), asked.but(devices=(asked.devices[0].but(request=request_),))) == "claim-malformed"
     assert code(node(), asked.but(devices=(asked.devices[0].but(request="main/sub"),))) == ""
 
 
@@ -227,7 +227,8 @@ def test_another_agent_knows_of_the_claims() -> None:
         (node(), claim("a", 0).but(is_allocated=False), "claim-not-allocated"),
         (node(), claim("a", 9), "claim-device-unknown"),
         (node(), claim("a").but(devices=(AllocatedDevice("gpu", "n1", "gpu-0"),)), "claim-device-unknown"),
-        (node(), claim("../../etc", 0), "claim-invalid"),
+        (node(), claim("../../etc", 0), "claim-malformed"),
+        (node(), claim("a", *range(1025)), "claim-too-many-devices"),
         (node(), claim("a", 0, configs=(OpaqueConfig("{}"),)), "claim-config-invalid"),
         (node(machine=Machine(gpus=GPUS)), claim("a", 0), "cdi-no-device"),
     ],

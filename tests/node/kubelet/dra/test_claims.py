@@ -193,7 +193,7 @@ async def test_each_claim_of_a_request_has_its_own_answer(root: Path) -> None:
         assert {uid: code(answer[uid].error) for uid in (C, "unknown", "no/uid")} == {
             C: "claim-not-allocated",
             "unknown": "claim-not-found",
-            "no/uid": "claim-invalid",
+            "no/uid": "claim-malformed",
         }
         assert [len(each.devices) for each in answer.values() if each.error] == [0] * 4
 
@@ -235,7 +235,7 @@ async def test_names_that_are_no_names_are_used_nowhere(root: Path, uid: str, na
         request = v1.NodePrepareResourcesRequest(claims=[v1.Claim(uid=uid, name=name, namespace=namespace)])
         async with connected(agent.socket) as channel:
             answer = await V1Stub(channel).NodePrepareResources(request, timeout=45)
-        assert {key: code(each.error) for key, each in answer.claims.items()} == {uid: "claim-invalid"}
+        assert {key: code(each.error) for key, each in answer.claims.items()} == {uid: "claim-malformed"}
         assert (api.asked, agent.files) == ([], [])
         assert await unprepare(agent, uid) == {uid: ""}
 
@@ -245,7 +245,7 @@ async def test_another_claim_of_the_same_name_is_refused(root: Path) -> None:
     async with running(root, ApiServer(claim(B, 0, name=A), claim(C, 1))) as agent:
         assert code((await prepare(agent, A)).claims[A].error) == "claim-not-found"
         assert (await prepare(agent, C)).claims[C].error == ""
-        assert code((await prepare(agent, C, name="other")).claims[C].error) == "claim-invalid"
+        assert code((await prepare(agent, C, name="other")).claims[C].error) == "claim-duplicate-uid"
 
 
 async def test_too_many_claims_are_refused_at_once(root: Path) -> None:
@@ -303,7 +303,7 @@ async def test_nothing_is_answered_before_it_is_on_disk(root: Path) -> None:
         for task in (keeping, writing):
             task.cancel()
         await asyncio.gather(keeping, writing, return_exceptions=True)
-        assert code((await unprepare(agent, A))[A]) == "claim-not-removed"
+        assert code((await unprepare(agent, A))[A]) == "claim-cleanup-failed"
 
 
 async def test_prepare_waits_for_what_is_not_known_yet(root: Path) -> None:
@@ -358,7 +358,7 @@ async def test_a_prepare_and_an_unprepare_at_the_same_time_leave_one_state(root:
         for _ in range(10):
             prepared, ended = await asyncio.gather(prepare(agent, A), unprepare(agent, A))
             assert code(prepared.claims[A].error) in ("", "claim-not-prepared")
-            assert code(ended[A]) in ("", "claim-not-removed")
+            assert code(ended[A]) in ("", "claim-cleanup-failed")
             assert await unprepare(agent, A) == {A: ""}
             assert agent.files == []
 

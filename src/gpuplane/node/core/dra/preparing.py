@@ -36,7 +36,7 @@ from gpuplane.node.model.reasons import Holder, Reason, ReasonCode, ReasonKind
 from gpuplane.node.model.snapshot import Allocation, Snapshot
 from gpuplane.node.model.status import CLAIM_FILES, STATE_DIRECTORY
 
-MAX_DEVICES = 1024
+MAX_DEVICES_PER_CLAIM = 1024
 """Of one claim; the API server allows 32 results."""
 
 MAX_CLAIM_NAME = 253
@@ -141,7 +141,7 @@ def unprepare_problem(snapshot: Snapshot, uid: str) -> Reason | None:
     directory = snapshot.statuses.of(STATE_DIRECTORY)
     lost = directory.text if directory is not None and directory.state == "failing" else ""
     if why := lost or _disk_problem(snapshot, uid):
-        return _reason("claim-not-removed", f"what is left of the claim cannot be removed: {why}")
+        return _reason("claim-cleanup-failed", f"what is left of the claim cannot be removed: {why}")
     return None
 
 
@@ -223,10 +223,13 @@ def _prepare(claim: AllocatedClaim, inputs: _Inputs) -> PreparedClaim | Reason:
         return _reason("allocations-unknown", text, "waiting")
     if not claim.is_allocated or not claim.devices:
         return _reason("claim-not-allocated", "the claim has no allocation with devices of this driver")
-    if not has_valid_names(claim.claim) or len(claim.devices) > MAX_DEVICES:
-        return _reason("claim-invalid", "the claim has an invalid name or UID, or too many devices")
+    if not has_valid_names(claim.claim):
+        return _reason("claim-malformed", "the claim has an invalid name or UID")
+    if len(claim.devices) > MAX_DEVICES_PER_CLAIM:
+        text = f"the claim has {len(claim.devices)} devices, and the limit is {MAX_DEVICES_PER_CLAIM}"
+        return _reason("claim-too-many-devices", text)
     if invalid := [each.request for each in claim.devices if not _is_request(each.request)]:
-        return _reason("claim-invalid", f"{clip(invalid[0])!r} is not the name of a request")
+        return _reason("claim-malformed", f"{clip(invalid[0])!r} is not the name of a request")
     devices = []
     for allocated in claim.devices:
         device = _find_device(inputs.devices, allocated)

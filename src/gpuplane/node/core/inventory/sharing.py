@@ -129,7 +129,7 @@ def _drop_memory_shares_if_too_many(assignments: list[UnitResource], unit: Memor
         "shared on this node"
     )
     return [
-        without_resource(each, "too-many-shares", reason).but(share_mib=0) if each.share_mib else each
+        without_resource(each, "too-many-shares-on-node", reason).but(share_mib=0) if each.share_mib else each
         for each in assignments
     ]
 
@@ -141,7 +141,7 @@ def _drop_shares_if_too_many(assignments: list[UnitResource]) -> list[UnitResour
         return assignments
     reason = f"this node would have {count} shares, but the limit is {MAX_SHARES_PER_NODE}: configure fewer replicas"
     return [
-        without_resource(each, "too-many-shares", reason).but(share_mib=0) if each.is_shared else each
+        without_resource(each, "too-many-shares-on-node", reason).but(share_mib=0) if each.is_shared else each
         for each in assignments
     ]
 

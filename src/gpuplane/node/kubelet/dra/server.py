@@ -91,7 +91,7 @@ class Claims:
 
     async def unprepare(self, claims: Iterable[ClaimName]) -> Mapping[str, Reason | None]:
         """UID → why a claim is not unprepared; None if it is."""
-        answers = await self._answer_each("Unprepare", "claim-not-removed", claims, self._unprepare)
+        answers = await self._answer_each("Unprepare", "claim-cleanup-failed", claims, self._unprepare)
         self._report_refused(answers.keys(), {})
         return answers
 
@@ -132,7 +132,7 @@ class Claims:
 
     async def _prepare(self, claim: ClaimName) -> Devices | Reason:
         if not has_valid_names(claim):
-            return _problem("claim-invalid", "the claim has no valid namespace, name and UID")
+            return _problem("claim-malformed", "the claim has no valid namespace, name and UID")
         until = self.node.now() + self.deadline
         if why := await self._request(claim, until):
             return why
@@ -140,7 +140,7 @@ class Claims:
             return why
         promised = (self.node.snapshot.ledger.claims or {})[claim.uid]
         if promised.claim != claim:
-            return _problem("claim-invalid", f"the UID {claim.uid} is that of claim {promised.claim}")
+            return _problem("claim-duplicate-uid", f"the UID {claim.uid} is that of claim {promised.claim}")
         return promised.devices
 
     async def _request(self, claim: ClaimName, until: float) -> Reason | None:
@@ -197,7 +197,7 @@ def _removal_problem(snapshot: Snapshot, uid: str) -> Reason | None:
     if is_claim_gone(snapshot, uid):
         return None
     text = "what is left of the claim is being removed"
-    return unprepare_problem(snapshot, uid) or Reason(kind="waiting", text=text, code="claim-not-removed")
+    return unprepare_problem(snapshot, uid) or Reason(kind="waiting", text=text, code="claim-cleanup-failed")
 
 
 def _problem(code: ReasonCode, text: str) -> Reason:

@@ -16,11 +16,11 @@ from bench.row import Measure, Row
 from gpuplane.node.agent.node import Node
 from gpuplane.node.agent.tables import keep_tables
 from gpuplane.node.core.advertising import offer
-from gpuplane.node.core.choice.affinity import Policy, affinity_matrix, total_affinity
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.node.core.choice.gpusets import MAX_GPUS, GpuSetTable
-from gpuplane.node.core.choice.preference import machine_affinity_matrix, preferred_ids
-from gpuplane.node.core.choice.search import affinity_bound, find_set_by_local_search
+from gpuplane.node.core.choice.linkscores import Policy, link_score_matrix, total_link_score
+from gpuplane.node.core.choice.preference import machine_link_score_matrix, preferred_ids
+from gpuplane.node.core.choice.search import find_set_by_local_search, link_score_bound
 from gpuplane.node.core.choice.tablecache import build_table, cached_table
 from gpuplane.node.core.step import step
 from gpuplane.node.model.config import Config, ReplicatedResource, Settings, Sharing
@@ -93,8 +93,8 @@ async def table() -> list[Row]:
     free = [[chance.randrange(0, 2000, 10) for _ in range(MAX_GPUS)] for _ in range(MAX_GPUS)]
     rows = []
     for name, matrix in (
-        ("big-16", affinity_matrix(described("big-16").gpus or (), "topology")),
-        ("a hypercube", affinity_matrix(cube(), "topology")),
+        ("big-16", link_score_matrix(described("big-16").gpus or (), "topology")),
+        ("a hypercube", link_score_matrix(cube(), "topology")),
         (
             "no pair like another",
             tuple(tuple(free[min(i, j)][max(i, j)] * (i != j) for j in range(MAX_GPUS)) for i in range(MAX_GPUS)),
@@ -119,7 +119,7 @@ async def meanwhile() -> list[Row]:
     keeping = asyncio.create_task(keep_tables(watched))
     for lanes in range(1, BUILDS + 1):
         watched.apply(MachineObserved(Machine(gpus=cube(lanes))))
-        matrix, began = machine_affinity_matrix(watched.snapshot), time.perf_counter()
+        matrix, began = machine_link_score_matrix(watched.snapshot), time.perf_counter()
         while cached_table(matrix) is None:
             due = time.perf_counter() + PAUSE
             await asyncio.sleep(PAUSE)
@@ -149,15 +149,13 @@ async def beyond() -> list[Row]:
     """more GPUs than a table takes"""
     chance = random.Random(RACK)
     gpus = wired(RACK, lambda i, j: 18 if i // 8 == j // 8 else 0)
-    matrix, times = affinity_matrix(gpus, "topology"), _ask(node(gpus), chance, count=500)
+    matrix, times = link_score_matrix(gpus, "topology"), _ask(node(gpus), chance, count=500)
     gaps = []
     for _ in range(200):
         there = chance.sample(range(RACK), chance.randint(2, RACK))
         request = GpuSetRequest(frozenset(there), frozenset(), chance.randint(2, min(16, len(there))))
-        gaps.append(
-            100
-            * (1 - total_affinity(matrix, find_set_by_local_search(matrix, request)) / affinity_bound(matrix, request))
-        )
+        found = total_link_score(matrix, find_set_by_local_search(matrix, request))
+        gaps.append(100 * (1 - found / link_score_bound(matrix, request)))
     how = f"in the mean of {len(gaps)}, max {max(gaps):.0f} %; of the bound, that no set may reach"
     return [
         in_loops(Row(f"{RACK} GPUs in islands of 8, by search, p99", _p99(times), 20, "ms", _how(times))),
@@ -169,7 +167,7 @@ def _ask(
     snapshot: Snapshot, chance: random.Random, count: int = QUESTIONS, sizes: int = RACK, policy: Policy | None = None
 ) -> list[float]:
     """Milliseconds of each answer, once the table is there: any of the ids are free, any number is wanted."""
-    build_table(machine_affinity_matrix(snapshot, policy))
+    build_table(machine_link_score_matrix(snapshot, policy))
     ids = [device.id for device in offer(snapshot).resources[0].devices]
     times = []
     for free, size in _questions(ids, chance, count, sizes):

@@ -138,8 +138,8 @@ def test_for_machines_every_key_is_there() -> None:
         "policy",
         "ids",
         "gpus",
-        "affinity",
-        "affinity_bound",
+        "link_score",
+        "link_score_bound",
         "remaining_link_scores",
         "best_sets",
         "choice_reason",
@@ -157,7 +157,7 @@ def test_beyond_a_table_the_answer_comes_with_what_is_missing_at_most(tmp_path: 
     found = json.loads(choose("--machine", rack, "--size", 8, "--json").output)
 
     assert found["gpus"] == {str(index): 1 for index in range(8)}
-    assert found["affinity"] == found["affinity_bound"] == 28 * 120
+    assert found["link_score"] == found["link_score_bound"] == 28 * 120
     assert found["best_sets"] == found["remaining_link_scores"] == []
     golden(choose("--machine", rack, "--size", 8).output)
 

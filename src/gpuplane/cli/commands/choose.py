@@ -12,12 +12,12 @@ from gpuplane.cli.kit.observed import observed_snapshot
 from gpuplane.cli.kit.options import FILE_PATH, Machine, OneOf, json_option, usage_error
 from gpuplane.cli.kit.presenter import Block, Table, print_json, print_result, unbroken
 from gpuplane.node.core.advertising import offer
-from gpuplane.node.core.choice.affinity import Policy
 from gpuplane.node.core.choice.explanation import ChoiceExplanation, explain_choice
+from gpuplane.node.core.choice.linkscores import Policy
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.views import OfferedDevice, Resource
 
-HEADINGS = ("affinity", "best 8 of the rest", "best 4", "best 2", "sets", "set with the lowest indices")
+HEADINGS = ("link score", "best 8 of the rest", "best 4", "best 2", "sets", "set with the lowest indices")
 DEVICES_HELP = "Devices, separated by commas: an index (0, 0:1 for MIG), one share of it (0::2), or an id."
 
 
@@ -73,19 +73,19 @@ def _lines(choice: ChoiceExplanation) -> Iterator[str]:
     """The answer for programs that read lines."""
     yield tab_separated("gpus", _gpu_list(choice))
     yield from (tab_separated("id", id) for id in choice.ids)
-    yield f"affinity\t{choice.affinity}" + (
-        f"\tat most {choice.affinity_bound}" if choice.affinity_bound is not None else ""
+    yield f"link_score\t{choice.link_score}" + (
+        f"\tat most {choice.link_score_bound}" if choice.link_score_bound is not None else ""
     )
     if choice.remaining_link_scores:
-        yield "\t".join(("later", *map(_affinity_text, choice.remaining_link_scores)))
+        yield "\t".join(("remaining_link_scores", *map(_link_score_text, choice.remaining_link_scores)))
     yield tab_separated("why", choice.choice_reason)
     for kind in choice.best_sets:
         yield "\t".join(
             (
                 "sets",
                 str(kind.set_count),
-                str(kind.affinity),
-                *map(_affinity_text, kind.remaining_link_scores),
+                str(kind.link_score),
+                *map(_link_score_text, kind.remaining_link_scores),
                 _comma_separated(kind.example_gpu_indices),
             )
         )
@@ -99,19 +99,19 @@ def _page(choice: ChoiceExplanation) -> Iterator[Block]:
     yield f"[bold]{chosen}[/bold]  {escape_markup(choice.choice_reason)}"
     for id in choice.ids:
         yield unbroken(f"  {escape_markup(id)}")
-    if choice.affinity_bound:
-        gap = 100 * (1 - choice.affinity / choice.affinity_bound)
+    if choice.link_score_bound:
+        gap = 100 * (1 - choice.link_score / choice.link_score_bound)
         yield (
-            f"affinity {choice.affinity}; the best set has {choice.affinity_bound} or less, so this set is at most "
-            f"{gap:.0f} % below the best"
+            f"link score {choice.link_score}; the best set has {choice.link_score_bound} or less, so this set is at "
+            f"most {gap:.0f} % below the best"
         )
     elif not choice.best_sets:
-        yield f"affinity {choice.affinity}"
+        yield f"link score {choice.link_score}"
     if choice.best_sets:
         rows = tuple(
             (
-                str(each.affinity),
-                *map(_affinity_text, each.remaining_link_scores),
+                str(each.link_score),
+                *map(_link_score_text, each.remaining_link_scores),
                 str(each.set_count),
                 _comma_separated(each.example_gpu_indices),
             )
@@ -130,7 +130,7 @@ def _comma_separated(each: Sequence[object] | Iterator[object]) -> str:
     return ",".join(map(str, each))
 
 
-def _affinity_text(worth: int | None) -> str:
+def _link_score_text(worth: int | None) -> str:
     return "-" if worth is None else str(worth)
 
 

@@ -6,7 +6,7 @@ answered without. The thread takes turns with everything else of the agent, so i
 
 import asyncio
 
-from gpuplane.node.core.choice.preference import machine_affinity_matrix
+from gpuplane.node.core.choice.preference import machine_link_score_matrix
 from gpuplane.node.core.choice.tablecache import build_table
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
@@ -17,9 +17,9 @@ REGISTRATION_PERIOD = 2.0
 
 async def keep_tables(node: Node) -> None:
     """See that there is a table for what the GPUs of the newest snapshot are worth to each other."""
-    async for _ in node.changes(machine_affinity_matrix):
+    async for _ in node.changes(machine_link_score_matrix):
         await node.wait_until(_is_registered, REGISTRATION_PERIOD)
-        await asyncio.to_thread(build_table, machine_affinity_matrix(node.snapshot))
+        await asyncio.to_thread(build_table, machine_link_score_matrix(node.snapshot))
 
 
 def _is_registered(snapshot: Snapshot) -> bool:

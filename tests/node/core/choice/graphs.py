@@ -5,14 +5,14 @@ from itertools import combinations
 
 from hypothesis import strategies as st
 
-from gpuplane.node.core.choice.affinity import AffinityMatrix
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.node.core.choice.linkscores import LinkScoreMatrix
 
 Pair = Callable[[int, int], int]
 
 
-def graph(count: int, pair: Pair) -> AffinityMatrix:
-    """The affinities of the pairs of so many GPUs; `pair` is asked once for each, with the lower one first."""
+def graph(count: int, pair: Pair) -> LinkScoreMatrix:
+    """The link scores of the pairs of so many GPUs; `pair` is asked once for each, with the lower one first."""
     asked = {(i, j): pair(i, j) for i, j in combinations(range(count), 2)}
     return tuple(tuple(asked.get((min(i, j), max(i, j)), 0) for j in range(count)) for i in range(count))
 
@@ -29,7 +29,7 @@ REGULAR: Mapping[str, Pair] = {
     "torus": lambda i, j: 110 if _beside(i // 4, j // 4, i % 4, j % 4) else 10,
     "star": lambda i, j: 100 if i == 0 else 0,
 }
-"""Graphs whose GPUs are all alike, or nearly: most sets have the same affinity."""
+"""Graphs whose GPUs are all alike, or nearly: most sets have the same link score."""
 
 
 def _beside(i: int, j: int, a: int, b: int) -> bool:
@@ -37,8 +37,8 @@ def _beside(i: int, j: int, a: int, b: int) -> bool:
 
 
 @st.composite
-def graphs(draw: st.DrawFn, most: int) -> AffinityMatrix:
-    """Any graph: regular, with few or many different affinities; its GPUs in any order."""
+def graphs(draw: st.DrawFn, most: int) -> LinkScoreMatrix:
+    """Any graph: regular, with few or many different link scores; its GPUs in any order."""
     count = draw(st.integers(1, most))
     values = draw(st.sampled_from([(0, 1), (10, 20, 110), (10, 20, 30, 50, 110, 210), tuple(range(0, 2000, 7))]))
     free = draw(st.lists(st.sampled_from(values), min_size=count * count, max_size=count * count))
@@ -60,7 +60,7 @@ def requests(draw: st.DrawFn, count: int) -> GpuSetRequest:
     )
 
 
-def brute(matrix: AffinityMatrix, request: GpuSetRequest) -> tuple[int, ...]:
+def brute(matrix: LinkScoreMatrix, request: GpuSetRequest) -> tuple[int, ...]:
     """All sets, sifted by one part of the objective after the other."""
     candidates = sorted(request.available_gpus | request.required_gpus)
     sets = [each for each in combinations(candidates, request.size) if request.required_gpus <= set(each)]
@@ -77,11 +77,11 @@ def brute(matrix: AffinityMatrix, request: GpuSetRequest) -> tuple[int, ...]:
     return min(sets, default=())
 
 
-def best_left(matrix: AffinityMatrix, gpus: Iterable[int], size: int) -> float:
-    """The affinity of the best set of this size; lower than any other if there is none."""
+def best_left(matrix: LinkScoreMatrix, gpus: Iterable[int], size: int) -> float:
+    """The link score of the best set of this size; lower than any other if there is none."""
     return max((total(matrix, each) for each in combinations(gpus, size)), default=float("-inf"))
 
 
-def total(matrix: AffinityMatrix, gpus: Iterable[int]) -> int:
+def total(matrix: LinkScoreMatrix, gpus: Iterable[int]) -> int:
     """The sum of the pairs."""
     return sum(matrix[one][other] for one, other in combinations(gpus, 2))

@@ -42,7 +42,7 @@ def test_what_could_be_left_is_the_best_of_all_sets(data: st.DataObject) -> None
     matrix = data.draw(graphs(9))
     gpus = data.draw(st.frozensets(st.integers(0, len(matrix) - 1)))
     size = data.draw(st.sampled_from((2, 4, 8)))
-    left = GpuSetTable(matrix).best_affinity(size, gpus)
+    left = GpuSetTable(matrix).best_link_score(size, gpus)
 
     assert (float("-inf") if left is None else left) == best_left(matrix, gpus, size)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 
 import pytest
 
-from gpuplane.node.core.choice.affinity import affinity_matrix, total_affinity
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.node.core.choice.gpusets import GpuSetTable
+from gpuplane.node.core.choice.linkscores import link_score_matrix, total_link_score
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.node.model.machine import Gpu, Link
@@ -156,7 +156,7 @@ Case = tuple[Iterable[int], Iterable[int], int, list[int]]
 )
 def test_the_sets_that_are_advised(gpus: Sequence[Gpu], cases: Sequence[Case]) -> None:
     """Each: what is available, what is required, how many; and which."""
-    table = GpuSetTable(affinity_matrix(gpus, "topology"))
+    table = GpuSetTable(link_score_matrix(gpus, "topology"))
     found = [
         (
             available,
@@ -185,21 +185,21 @@ def test_the_sets_that_are_advised(gpus: Sequence[Gpu], cases: Sequence[Case]) -
     ],
 )
 def test_what_a_pair_is_worth(gpus: Sequence[Gpu], pair: tuple[int, int], expected: int) -> None:
-    assert total_affinity(affinity_matrix(gpus, "topology"), pair) == expected
+    assert total_link_score(link_score_matrix(gpus, "topology"), pair) == expected
 
 
 def test_a_link_that_only_one_end_has_up_is_down() -> None:
     one, other = FOUR_RTX_8000[0], FOUR_RTX_8000[3]
     half = other.but(links=(Link(one.pci, 1),))
 
-    assert affinity_matrix((one, half), "topology") == ((0, 130), (130, 0))
-    assert affinity_matrix((one, other.but(links=())), "topology") == ((0, 30), (30, 0))
+    assert link_score_matrix((one, half), "topology") == ((0, 130), (130, 0))
+    assert link_score_matrix((one, other.but(links=())), "topology") == ((0, 30), (30, 0))
 
 
 def test_under_numa_one_node_comes_before_all_links() -> None:
-    """Of a DGX-1, the four of a socket have a higher affinity than any others, and links decide among them."""
+    """Of a DGX-1, the four of a socket have a higher link score than any others, and links decide among them."""
     gpus = profile("dgx1-v100")
-    table = GpuSetTable(affinity_matrix(gpus, "numa"))
+    table = GpuSetTable(link_score_matrix(gpus, "numa"))
 
     assert table.best_set(GpuSetRequest(frozenset({0, 1, 4}), frozenset(), 2)) == (0, 1)  # 0-4 has two lanes
     assert table.best_set(GpuSetRequest(frozenset({0, 1, 2, 4, 5, 6, 7}), frozenset(), 2)) == (6, 7)

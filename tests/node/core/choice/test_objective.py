@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from gpuplane.node.core.choice.affinity import AffinityMatrix, affinity_matrix
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.node.core.choice.gpusets import GpuSetTable
+from gpuplane.node.core.choice.linkscores import LinkScoreMatrix, link_score_matrix
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.profiles import find_machine_file
 
@@ -32,8 +32,8 @@ def divisions(free: Sequence[int]) -> Iterator[list[Pair]]:
             yield from ([(free[0], free[i]), *rest] for rest in divisions((*free[1:i], *free[i + 1 :])))
 
 
-def drawn(free: tuple[int, ...], matrix: AffinityMatrix, choose: Callable[[tuple[int, ...]], Pair]) -> list[int]:
-    """The affinity of each pod's pair, one pod after the other until no pair is left."""
+def drawn(free: tuple[int, ...], matrix: LinkScoreMatrix, choose: Callable[[tuple[int, ...]], Pair]) -> list[int]:
+    """The link score of each pod's pair, one pod after the other until no pair is left."""
     found = []
     while len(free) >= 2:
         one, other = choose(free)
@@ -44,7 +44,7 @@ def drawn(free: tuple[int, ...], matrix: AffinityMatrix, choose: Callable[[tuple
 
 def test_the_first_pod_gets_more_and_all_together_less() -> None:
     """On a DGX-1 V100, in every state with four or more free GPUs, where each pod asks for two."""
-    matrix = affinity_matrix(
+    matrix = link_score_matrix(
         read_machine(find_machine_file("dgx1-v100").read_bytes(), "dgx1-v100").gpus or (), "topology"
     )
     sets = GpuSetTable(matrix)

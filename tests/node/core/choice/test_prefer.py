@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.node.core.advertising import offer
-from gpuplane.node.core.choice.preference import machine_affinity_matrix, preferred_ids
+from gpuplane.node.core.choice.preference import machine_link_score_matrix, preferred_ids
 from gpuplane.node.core.choice.tablecache import build_table
 from gpuplane.node.core.step import step
 from gpuplane.node.model.config import Config, Settings
@@ -30,7 +30,7 @@ def node(numa: Iterable[int | None], lost: Iterable[int] = ()) -> Snapshot:
 
 
 def advice(snapshot: Snapshot, free: Iterable[int], size: int, required: Iterable[int] = ()) -> list[int]:
-    build_table(machine_affinity_matrix(snapshot))
+    build_table(machine_link_score_matrix(snapshot))
     ids = preferred_ids(snapshot, GPU, [f"GPU-{i}" for i in free], [f"GPU-{i}" for i in required], size)
     return [int(id.removeprefix("GPU-")) for id in ids]
 

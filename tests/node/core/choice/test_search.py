@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.node.core.choice.gpusets import GpuSetTable
-from gpuplane.node.core.choice.search import affinity_bound, find_set_by_local_search
+from gpuplane.node.core.choice.search import find_set_by_local_search, link_score_bound
 from tests.node.core.choice.graphs import Pair, graph, graphs, requests, total
 
 
@@ -23,7 +23,7 @@ def test_a_set_that_meets_the_request_within_the_bound(data: st.DataObject) -> N
         assert len(found) == request.size
         assert request.required_gpus <= set(found) <= request.selectable_gpus
         assert found == tuple(sorted(found))
-        assert total(matrix, found) <= total(matrix, best) <= affinity_bound(matrix, request)
+        assert total(matrix, found) <= total(matrix, best) <= link_score_bound(matrix, request)
 
 
 RACK: Pair = lambda i, j: 1820 if i // 8 == j // 8 else 10  # noqa: E731

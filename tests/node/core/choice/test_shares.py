@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.node.core.advertising import offer
-from gpuplane.node.core.choice.affinity import Policy
-from gpuplane.node.core.choice.preference import machine_affinity_matrix, preferred_ids
+from gpuplane.node.core.choice.linkscores import Policy
+from gpuplane.node.core.choice.preference import machine_link_score_matrix, preferred_ids
 from gpuplane.node.core.choice.tablecache import build_table
 from gpuplane.node.core.step import step
 from gpuplane.node.model.config import Config, ReplicatedResource, Settings, Sharing
@@ -24,7 +24,7 @@ def shared(replicas: int, *gpus: Gpu) -> Snapshot:
     sharing = Sharing(replicated_resources=(ReplicatedResource(name=GPU, replicas=replicas),))
     unseen = Snapshot(config=Config(settings=Settings(sharing=sharing)), allocations=())
     snapshot = step(unseen, MachineObserved(Machine(gpus=gpus)), 0.0)
-    build_table(machine_affinity_matrix(snapshot))
+    build_table(machine_link_score_matrix(snapshot))
     return snapshot
 
 

@@ -1,4 +1,4 @@
-"""The table is built beside the requests, when the affinities of the GPUs change."""
+"""The table is built beside the requests, when the link scores of the GPUs change."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, suppress
 from gpuplane.node.agent.node import Node
 from gpuplane.node.agent.tables import keep_tables
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
-from gpuplane.node.core.choice.preference import machine_affinity_matrix, preferred_ids
+from gpuplane.node.core.choice.preference import machine_link_score_matrix, preferred_ids
 from gpuplane.node.core.choice.search import find_set_by_local_search
 from gpuplane.node.core.choice.tablecache import MAX_TABLES, build_table, cached_table, choose_gpu_set
 from gpuplane.node.model.config import Settings
@@ -44,7 +44,7 @@ async def test_a_table_is_made_when_links_change() -> None:
     async with keeping(node):
         for lanes in (2, 4):
             node.apply(MachineObserved(bridged(lanes)))
-            while cached_table(machine_affinity_matrix(node.snapshot)) is None:
+            while cached_table(machine_link_score_matrix(node.snapshot)) is None:
                 await asyncio.sleep(0.001)
 
 
@@ -55,7 +55,7 @@ async def test_nothing_else_makes_one() -> None:
         node.apply(fact)
     assert preferred_ids(node.snapshot, "nvidia.com/gpu", [f"GPU-{i}" for i in range(4)], [], 2) == ("GPU-0", "GPU-3")
 
-    matrix = machine_affinity_matrix(node.snapshot)
+    matrix = machine_link_score_matrix(node.snapshot)
     assert cached_table(matrix) is None
     build_table(matrix)
     table = cached_table(matrix)

@@ -1,4 +1,4 @@
-"""Explains which devices are preferred: their affinity, the affinity of the remaining GPUs, and the alternatives.
+"""Explains which devices are preferred: their link score, the link score of the remaining GPUs, and the alternatives.
 
 For `gpuplane choose`. It calls the same function that answers kubelet.
 """
@@ -11,17 +11,17 @@ from gpuplane.base.value import Value
 from gpuplane.node.core import mps
 from gpuplane.node.core.advertising import offer
 from gpuplane.node.core.allocate.response import allocate
-from gpuplane.node.core.choice.affinity import AffinityMatrix, Policy, total_affinity
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
 from gpuplane.node.core.choice.gpusets import LATER_REQUEST_SIZES, GpuSetTable
+from gpuplane.node.core.choice.linkscores import LinkScoreMatrix, Policy, total_link_score
 from gpuplane.node.core.choice.preference import (
     configured_policy,
     degraded_cost_by_gpu_position,
     list_device_id_usage,
-    machine_affinity_matrix,
+    machine_link_score_matrix,
     preferred_ids,
 )
-from gpuplane.node.core.choice.search import affinity_bound
+from gpuplane.node.core.choice.search import link_score_bound
 from gpuplane.node.core.choice.tablecache import build_table, cached_table
 from gpuplane.node.model.snapshot import Allocation, Snapshot
 from gpuplane.node.model.views import RequestRefused, Resource
@@ -37,8 +37,8 @@ POLICY_TEXTS: dict[Policy, str] = {
 }
 """How shares are chosen by each policy, for people."""
 
-BestRemainingAffinitiesBySize: TypeAlias = tuple[int | None, ...]
-"""The affinities of the best 8, 4 and 2 of the remaining GPUs; None where too few remain."""
+BestRemainingLinkScoresBySize: TypeAlias = tuple[int | None, ...]
+"""The link scores of the best 8, 4 and 2 of the remaining GPUs; None where too few remain."""
 
 
 def describe_policy(resource: Resource, policy: Policy, policy_source: str = "") -> str:
@@ -49,10 +49,10 @@ def describe_policy(resource: Resource, policy: Policy, policy_source: str = "")
 
 
 class EqualSets(Value):
-    """All sets of whole GPUs with the same affinity that leave the same remainder."""
+    """All sets of whole GPUs with the same link score that leave the same remainder."""
 
-    affinity: int
-    remaining_link_scores: BestRemainingAffinitiesBySize
+    link_score: int
+    remaining_link_scores: BestRemainingLinkScoresBySize
     set_count: int  # number of these sets
     example_gpu_indices: tuple[int, ...]  # indices of the GPUs of the set with the lowest positions
 
@@ -64,9 +64,9 @@ class ChoiceExplanation(Value):
     policy: Policy
     ids: tuple[str, ...]
     gpus: dict[int, int]  # index of a GPU → number of its ids
-    affinity: int  # of all pairs of these GPUs
-    affinity_bound: int | None  # no set has a higher affinity; None unless whole GPUs were searched without a table
-    remaining_link_scores: BestRemainingAffinitiesBySize  # () for shares, and if the machine is too large for a table
+    link_score: int  # of all pairs of these GPUs
+    link_score_bound: int | None  # no set has a higher link score; None unless whole GPUs were searched without a table
+    remaining_link_scores: BestRemainingLinkScoresBySize  # () for shares, and if the machine is too large for a table
     best_sets: tuple[EqualSets, ...]  # of whole GPUs, the best first; () as for `remaining_link_scores`
     choice_reason: str
     assumption: str  # an assumption of the answer; "" for none
@@ -86,7 +86,7 @@ def explain_choice(
     offered = offer(snapshot).resource(resource) or Resource(name=resource, devices=())
     if available is None:
         available = [device.id for device in offered.devices if not device.reasons]
-    matrix = machine_affinity_matrix(snapshot, policy)
+    matrix = machine_link_score_matrix(snapshot, policy)
     build_table(matrix)
     ids = preferred_ids(snapshot, resource, available, required, size, policy)
     gpus = snapshot.gpus
@@ -103,11 +103,11 @@ def explain_choice(
         policy=policy,
         ids=ids,
         gpus={gpus[position].index: count for position, count in counts.items()},
-        affinity=total_affinity(matrix, tuple(counts)),
-        affinity_bound=affinity_bound(matrix, request)
+        link_score=total_link_score(matrix, tuple(counts)),
+        link_score_bound=link_score_bound(matrix, request)
         if is_whole_gpus and request.can_be_satisfied and table is None
         else None,
-        remaining_link_scores=_affinities_for_later_requests(table, request.selectable_gpus - counts.keys())
+        remaining_link_scores=_link_scores_for_later_requests(table, request.selectable_gpus - counts.keys())
         if table is not None
         else (),
         best_sets=tuple(
@@ -163,31 +163,31 @@ def _gpu_set_request(
     )
 
 
-def _list_equally_good_sets(table: GpuSetTable, request: GpuSetRequest, matrix: AffinityMatrix) -> Iterator[EqualSets]:
+def _list_equally_good_sets(table: GpuSetTable, request: GpuSetRequest, matrix: LinkScoreMatrix) -> Iterator[EqualSets]:
     """All possible sets, the best first: the same order as in `gpusets`."""
-    found: dict[tuple[int, BestRemainingAffinitiesBySize], list[tuple[int, ...]]] = {}
+    found: dict[tuple[int, BestRemainingLinkScoresBySize], list[tuple[int, ...]]] = {}
     for chosen in combinations(sorted(request.selectable_gpus), request.size):
         if request.required_gpus <= {*chosen}:
             key = (
-                total_affinity(matrix, chosen),
-                _affinities_for_later_requests(table, request.selectable_gpus.difference(chosen)),
+                total_link_score(matrix, chosen),
+                _link_scores_for_later_requests(table, request.selectable_gpus.difference(chosen)),
             )
             found.setdefault(key, []).append(chosen)
-    for (affinity, remainder), sets in sorted(found.items(), key=lambda each: _set_rank(*each[0]), reverse=True):
+    for (link_score, remainder), sets in sorted(found.items(), key=lambda each: _set_rank(*each[0]), reverse=True):
         yield EqualSets(
-            affinity=affinity,
+            link_score=link_score,
             remaining_link_scores=remainder,
             set_count=len(sets),
             example_gpu_indices=min(sets),
         )
 
 
-def _set_rank(affinity: int, later_affinities: Iterable[int | None]) -> tuple[int, ...]:
-    return affinity, *(-1 if left is None else left for left in later_affinities)
+def _set_rank(link_score: int, later_link_scores: Iterable[int | None]) -> tuple[int, ...]:
+    return link_score, *(-1 if left is None else left for left in later_link_scores)
 
 
-def _affinities_for_later_requests(table: GpuSetTable, gpus: Collection[int]) -> tuple[int | None, ...]:
-    return tuple(table.best_affinity(size, gpus) for size in LATER_REQUEST_SIZES)
+def _link_scores_for_later_requests(table: GpuSetTable, gpus: Collection[int]) -> tuple[int | None, ...]:
+    return tuple(table.best_link_score(size, gpus) for size in LATER_REQUEST_SIZES)
 
 
 def _describe_shares_choice(resource: Resource, policy: Policy, has_too_few: bool) -> str:
@@ -205,7 +205,8 @@ def _describe_set_choice(request: GpuSetRequest, equal_sets: tuple[EqualSets, ..
         return "there are more required GPUs than requested GPUs"
     if not equal_sets:
         return "the best set found by a partial search: there are too many GPUs to compare all sets"
-    best, count = equal_sets[0], sum(each.set_count for each in equal_sets if each.affinity == equal_sets[0].affinity)
+    best = equal_sets[0]
+    count = sum(each.set_count for each in equal_sets if each.link_score == best.link_score)
     if count == 1:
         return "no other set is as well connected"
     if best.set_count == 1:

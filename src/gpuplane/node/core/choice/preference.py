@@ -4,8 +4,8 @@ Kubelet need not follow it: if the answer has too few ids, kubelet adds others b
 nothing here fails. Unknown ids are ignored, and so are ids that have just become unavailable. A request that is too
 large gets all that there is.
 
-- Whole GPUs: the set with the highest affinity (`affinity`); then the one that leaves the best sets for later requests;
-  then the one with the fewest GPUs that are degraded or suspect; then the lowest positions (`gpusets`).
+- Whole GPUs: the set with the highest link score (`linkscores`); then the one that leaves the best sets for later
+  requests; then the one with the fewest GPUs that are degraded or suspect; then the lowest positions (`gpusets`).
 - Ids that share a GPU (time slices, MIG devices): spread or packed, by the policy (`shares`). If they have to be of
   different GPUs, one of each.
 - Devices of other kinds: of as few NUMA nodes as possible (`plaindevices`).
@@ -18,8 +18,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from gpuplane.base.value import Value
 from gpuplane.node.core.advertising import offer
-from gpuplane.node.core.choice.affinity import AffinityMatrix, Policy, affinity_matrix
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.node.core.choice.linkscores import LinkScoreMatrix, Policy, link_score_matrix
 from gpuplane.node.core.choice.plaindevices import choose_plain_devices
 from gpuplane.node.core.choice.shares import DeviceIdUsage, choose_memory_shares, choose_shares
 from gpuplane.node.core.choice.tablecache import choose_gpu_set
@@ -66,7 +66,7 @@ def preferred_ids(
     elif missing > 0 and offered is not None:
         policy = policy or configured_policy(snapshot)
         matrix, found = (
-            machine_affinity_matrix(snapshot, policy),
+            machine_link_score_matrix(snapshot, policy),
             list_device_id_usage(snapshot, resource, available, required_set),
         )
         if offered.requires_distinct_gpus:
@@ -97,9 +97,9 @@ def configured_policy(snapshot: Snapshot) -> Policy:
     return settings.sharing_policy if settings is not None else "distributed"
 
 
-def machine_affinity_matrix(snapshot: Snapshot, policy: Policy | None = None) -> AffinityMatrix:
-    """The affinity of each pair of the machine's GPUs. Empty before the machine is observed."""
-    return affinity_matrix.of(snapshot, snapshot.gpus, policy or configured_policy(snapshot))
+def machine_link_score_matrix(snapshot: Snapshot, policy: Policy | None = None) -> LinkScoreMatrix:
+    """The link score of each pair of the machine's GPUs. Empty before the machine is observed."""
+    return link_score_matrix.of(snapshot, snapshot.gpus, policy or configured_policy(snapshot))
 
 
 def degraded_cost_by_gpu_position(snapshot: Snapshot) -> Mapping[int, int]:
@@ -113,7 +113,7 @@ def degraded_cost_by_gpu_position(snapshot: Snapshot) -> Mapping[int, int]:
 
 
 def _choose_whole_gpus(
-    id_usages: Sequence[DeviceIdUsage], size: int, matrix: AffinityMatrix, costs: Mapping[int, int]
+    id_usages: Sequence[DeviceIdUsage], size: int, matrix: LinkScoreMatrix, costs: Mapping[int, int]
 ) -> list[str]:
     """The best whole GPUs; all, if there are too few."""
     free = {gpu.position: gpu.free_ids[0] for gpu in id_usages if gpu.free_ids}

@@ -3,33 +3,33 @@
 The search starts with each GPU in turn, the most promising first. It adds the GPU with the highest gain until the set
 is large enough, then swaps single GPUs as long as that improves the set. The best of these sets is the answer. The
 criteria of `gpusets` are combined into one number here, so that a step compares two numbers:
-1. the affinity of the set;
-2. the remainder: the set's GPUs have a low affinity to all candidates. (For sets of one affinity that is the same as a
-   high sum over all remaining pairs. To find the best remaining sets of 8, 4 and 2 would cost a search each.)
+1. the link score of the set;
+2. the remainder: the set's GPUs have a low link score to all candidates. (For sets of one link score that is the same
+   as a high sum over all remaining pairs. To find the best remaining sets of 8, 4 and 2 would cost a search each.)
 3. the costs;
 4. low positions.
 
-No set has a higher affinity than `affinity_bound`: no GPU can have better partners than the best candidates.
+No set has a higher link score than `link_score_bound`: no GPU can have better partners than the best candidates.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from gpuplane.node.core.choice.affinity import AffinityMatrix
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.node.core.choice.linkscores import LinkScoreMatrix
 
 MAX_EVALUATIONS_PER_SEARCH = 1 << 12
 """How often one search looks at a GPU or at a swap, give or take one set: that takes about a millisecond."""
 
 
-def find_set_by_local_search(matrix: AffinityMatrix, request: GpuSetRequest) -> tuple[int, ...]:
+def find_set_by_local_search(matrix: LinkScoreMatrix, request: GpuSetRequest) -> tuple[int, ...]:
     """A good set, ascending; () if there is none."""
     if not request.can_be_satisfied:
         return ()
     candidates, size = sorted(request.selectable_gpus), request.size
-    max_affinities = _max_affinity_sum_by_gpu(matrix, request)
+    max_link_scores = _max_link_score_sum_by_gpu(matrix, request)
     scorer = _LocalSearch(matrix, candidates, request)
     starts = [
-        frozenset({gpu}) for gpu in sorted(candidates, key=lambda gpu: (-max_affinities[gpu], scorer.penalty[gpu]))
+        frozenset({gpu}) for gpu in sorted(candidates, key=lambda gpu: (-max_link_scores[gpu], scorer.penalty[gpu]))
     ]
     best, work = frozenset[int](), MAX_EVALUATIONS_PER_SEARCH
     for start in [request.required_gpus] if request.required_gpus or not size else starts:
@@ -42,18 +42,18 @@ def find_set_by_local_search(matrix: AffinityMatrix, request: GpuSetRequest) -> 
     return tuple(sorted(best))
 
 
-def affinity_bound(matrix: AffinityMatrix, request: GpuSetRequest) -> int:
-    """An upper bound of the affinity of any set: half of the sum of what its GPUs have with their best partners."""
-    max_affinities = _max_affinity_sum_by_gpu(matrix, request)
-    rest = sorted((max_affinities[gpu] for gpu in request.selectable_gpus - request.required_gpus), reverse=True)
-    highest = sum(max_affinities[gpu] for gpu in request.required_gpus) + sum(
+def link_score_bound(matrix: LinkScoreMatrix, request: GpuSetRequest) -> int:
+    """An upper bound of the link score of any set: half of the sum of what its GPUs have with their best partners."""
+    max_link_scores = _max_link_score_sum_by_gpu(matrix, request)
+    rest = sorted((max_link_scores[gpu] for gpu in request.selectable_gpus - request.required_gpus), reverse=True)
+    highest = sum(max_link_scores[gpu] for gpu in request.required_gpus) + sum(
         rest[: request.size - len(request.required_gpus)]
     )
     return highest // 2
 
 
-def _max_affinity_sum_by_gpu(matrix: AffinityMatrix, request: GpuSetRequest) -> Mapping[int, int]:
-    """GPU → the sum of its affinities to the required GPUs and to its best other partners."""
+def _max_link_score_sum_by_gpu(matrix: LinkScoreMatrix, request: GpuSetRequest) -> Mapping[int, int]:
+    """GPU → the sum of its link scores to the required GPUs and to its best other partners."""
     found = {}
     for gpu in request.selectable_gpus:
         required_others = request.required_gpus - {gpu}
@@ -68,9 +68,9 @@ def _max_affinity_sum_by_gpu(matrix: AffinityMatrix, request: GpuSetRequest) -> 
 
 
 class _LocalSearch:
-    """Scores a set by one number: its affinity in large units (`scale`), less the penalty of each GPU."""
+    """Scores a set by one number: its link score in large units (`scale`), less the penalty of each GPU."""
 
-    def __init__(self, matrix: AffinityMatrix, candidates: Sequence[int], request: GpuSetRequest) -> None:
+    def __init__(self, matrix: LinkScoreMatrix, candidates: Sequence[int], request: GpuSetRequest) -> None:
         self.matrix, self.candidates, self.required = matrix, candidates, request.required_gpus
         ranks = [
             [
@@ -94,14 +94,15 @@ class _LocalSearch:
 
     def grow_set(self, start: frozenset[int], size: int) -> frozenset[int]:
         """Adds the GPU with the highest gain, again and again, until the set has `size` GPUs."""
-        gpus, affinities = set(start), self._affinity_to_set_by_gpu(start)
+        gpus, link_scores = set(start), self._link_score_to_set_by_gpu(start)
         while len(gpus) < size:
             best = max(
-                (gpu for gpu in self.candidates if gpu not in gpus), key=lambda gpu: affinities[gpu] - self.penalty[gpu]
+                (gpu for gpu in self.candidates if gpu not in gpus),
+                key=lambda gpu: link_scores[gpu] - self.penalty[gpu],
             )
             gpus.add(best)
             for gpu in self.candidates:
-                affinities[gpu] += self.matrix[best][gpu] * self.scale
+                link_scores[gpu] += self.matrix[best][gpu] * self.scale
         return frozenset(gpus)
 
     def improve_by_swaps(self, start: frozenset[int], max_evaluations: int) -> tuple[frozenset[int], int]:
@@ -109,25 +110,25 @@ class _LocalSearch:
 
         Returns the set and the number of evaluations.
         """
-        gpus, affinities, looks = start, self._affinity_to_set_by_gpu(start), 0
+        gpus, link_scores, looks = start, self._link_score_to_set_by_gpu(start), 0
         while looks < max_evaluations:
-            gain, removed, added = max(self._possible_swaps(gpus, affinities), default=(0, 0, 0))
+            gain, removed, added = max(self._possible_swaps(gpus, link_scores), default=(0, 0, 0))
             looks += (len(gpus) - len(self.required)) * (len(self.candidates) - len(gpus))
             if gain <= 0:
                 break
             gpus = gpus - {removed} | {added}
             for gpu in self.candidates:
-                affinities[gpu] += (self.matrix[added][gpu] - self.matrix[removed][gpu]) * self.scale
+                link_scores[gpu] += (self.matrix[added][gpu] - self.matrix[removed][gpu]) * self.scale
         return gpus, looks
 
-    def _possible_swaps(self, gpus: frozenset[int], affinities: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
+    def _possible_swaps(self, gpus: frozenset[int], link_scores: Mapping[int, int]) -> Iterator[tuple[int, int, int]]:
         """(gain, removed GPU, added GPU) of each possible swap."""
-        gains = [(affinities[gpu] - self.penalty[gpu], gpu) for gpu in self.candidates if gpu not in gpus]
+        gains = [(link_scores[gpu] - self.penalty[gpu], gpu) for gpu in self.candidates if gpu not in gpus]
         for removed in gpus - self.required:
-            loss, row = affinities[removed] - self.penalty[removed], self.matrix[removed]
+            loss, row = link_scores[removed] - self.penalty[removed], self.matrix[removed]
             for gain, gpu in gains:
                 yield gain - loss - row[gpu] * self.scale, removed, gpu
 
-    def _affinity_to_set_by_gpu(self, gpus: frozenset[int]) -> dict[int, int]:
-        """Each GPU → the sum of its affinities to these, scaled."""
+    def _link_score_to_set_by_gpu(self, gpus: frozenset[int]) -> dict[int, int]:
+        """Each GPU → the sum of its link scores to these, scaled."""
         return {gpu: sum(self.matrix[gpu][other] for other in gpus) * self.scale for gpu in self.candidates}

@@ -2,11 +2,11 @@
 
 Shares are spread or packed, and where that leaves a choice of GPUs, the best set of them is taken (`tablecache`):
 - distributed: as many GPUs as possible: no second id of a GPU before the first of every other; then the least used
-  GPUs; then those with the highest affinity.
+  GPUs; then those with the highest link score.
 - packed: as few GPUs as possible; then the most used, each filled up before the next; then those with the highest
-  affinity.
-- topology, numa: as many GPUs as possible; then those with the highest affinity, also to what the request already has;
-  then the least used.
+  link score.
+- topology, numa: as many GPUs as possible; then those with the highest link score, also to what the request already
+  has; then the least used.
 If several are still equal, the lowest position.
 
 NVIDIA's plugin (internal/rm/allocate.go) has the first two. It looks at the use of a GPU before the size of the
@@ -18,8 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import accumulate, groupby
 
 from gpuplane.base.value import Value
-from gpuplane.node.core.choice.affinity import Policy
 from gpuplane.node.core.choice.gpusetrequest import GpuSetRequest
+from gpuplane.node.core.choice.linkscores import Policy
 
 GpuSetChooser = Callable[[GpuSetRequest], Sequence[int]]
 """Chooses the best set of GPUs."""

@@ -1,8 +1,8 @@
-"""The affinity of two GPUs of a machine: how fast they can communicate.
+"""The link score of two GPUs of a machine: how fast they can communicate.
 
 The points are those of NVIDIA's go-gpuallocator (internal/links, gpuallocator/device.go): 100 for each NVLink lane
 between the two, and 10 to 50 for the place where their PCIe paths meet. So one lane counts more than any PCIe path. The
-affinity of a set is the sum over its pairs. Three things differ from go-gpuallocator:
+link score of a set is the sum over its pairs. Three things differ from go-gpuallocator:
 - Lanes to an NVSwitch count: the GPUs behind one switch fabric form a full mesh, and a pair has as many lanes as the
   GPU with fewer lanes to the switches. Theirs counts none.
 - A link that is up at one end only is down: the lower number of the two ends counts. Theirs panics.
@@ -23,8 +23,8 @@ from gpuplane.node.model.machine import Gpu
 Policy = Literal["distributed", "packed", "topology", "numa"]
 """By what devices are chosen. For whole GPUs only `numa` differs from the others."""
 
-AffinityMatrix: TypeAlias = tuple[tuple[int, ...], ...]
-"""matrix[i][j]: the affinity of the machine's GPUs i and j, by position. Symmetric, and 0 for i = j."""
+LinkScoreMatrix: TypeAlias = tuple[tuple[int, ...], ...]
+"""matrix[i][j]: the link score of the machine's GPUs i and j, by position. Symmetric, and 0 for i = j."""
 
 POINTS_PER_LANE = 100
 POINTS_BY_DISTANCE = {"SYS": 10, "NODE": 20, "PHB": 30, "PXB": 40, "PIX": 50}
@@ -33,8 +33,8 @@ SAME_NUMA_POINTS = 1_000_000
 
 
 @part_view
-def affinity_matrix(gpus: Sequence[Gpu], policy: Policy) -> AffinityMatrix:
-    """The affinity of each pair of GPUs."""
+def link_score_matrix(gpus: Sequence[Gpu], policy: Policy) -> LinkScoreMatrix:
+    """The link score of each pair of GPUs."""
     lanes = [{link.peer: link.nvlink_count for link in gpu.links} for gpu in gpus]
     extra = SAME_NUMA_POINTS if policy == "numa" else 0
     rows = [[0] * len(gpus) for _ in gpus]
@@ -46,8 +46,8 @@ def affinity_matrix(gpus: Sequence[Gpu], policy: Policy) -> AffinityMatrix:
     return tuple(map(tuple, rows))
 
 
-def total_affinity(matrix: AffinityMatrix, gpus: Sequence[int]) -> int:
-    """The affinity of a set: the sum over its pairs."""
+def total_link_score(matrix: LinkScoreMatrix, gpus: Sequence[int]) -> int:
+    """The link score of a set: the sum over its pairs."""
     return sum(matrix[one][other] for n, one in enumerate(gpus) for other in gpus[:n])
 
 

@@ -8,7 +8,7 @@ import asyncio
 import os
 import ssl
 import subprocess
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ DEADLINE = 90.0
 """Seconds until a controller or the scheduler has done its work, on a busy machine."""
 
 Json = dict[str, Any]
+Headers = Sequence[tuple[str, str]]
 
 
 class ControlPlane:
@@ -78,8 +79,15 @@ class Client:
         self, method: str, path: str, body: Any = None, kind: str = "application/json", **params: str
     ) -> tuple[int, Json]:
         """One request: the status, and what was answered."""
+        return await self.tried_as((), method, path, body, kind, **params)
+
+    async def tried_as(
+        self, user: Headers, method: str, path: str, body: Any = None, kind: str = "application/json", **params: str
+    ) -> tuple[int, Json]:
+        """One request as somebody else, who is named by headers (`Impersonate-User: …`)."""
         content = None if body is None else msgspec.json.encode(body)
-        answer = await self._http.request(method, path, content=content, params=params, headers={"content-type": kind})
+        headers = [("content-type", kind), *user]
+        answer = await self._http.request(method, path, content=content, params=params, headers=headers)
         return answer.status_code, answer.json()
 
     async def apply(self, found: Json, **params: str) -> tuple[int, Json]:

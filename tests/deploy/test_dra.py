@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuplane.node.core.dra.publishing import manifest
-from gpuplane.node.core.dra.slices import resource_slices
 from gpuplane.node.core.kinds.attributes import UNKNOWN
 from gpuplane.node.core.kinds.nvidia.claimconfigs import gpu_config
 from gpuplane.node.kubelet.dra.registration import PLUGIN_DIRECTORY, REGISTRATION_DIRECTORY
@@ -19,118 +17,21 @@ from gpuplane.node.model.claims import AllocatedClaim, AllocatedDevice, ClaimNam
 from gpuplane.node.model.config import DraSettings
 from tests.deploy.kustomize import DEPLOY
 from tests.deploy.test_overlays import DRA_DIRECTORIES
-from tests.deploy.test_policy import AGENT, NODE, OURS, judge, write
-from tests.node.core.dra.nodes import node
 
 COMPONENT, EXAMPLES = DEPLOY / "components/dra", sorted((DEPLOY / "examples/dra").glob("*.yaml"))
 DRIVER = DraSettings().driver
 Json = dict[str, Any]
 
 
-@pytest.fixture
-def spec() -> Json:
-    """The policy."""
+def test_what_the_policy_looks_at() -> None:
+    """Every write in the group, and it fails closed. tests/cluster/test_policies.py evaluates it."""
     policy, binding = yaml.safe_load_all((COMPONENT / "policy.yaml").read_text())
     assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
-    found: Json = policy["spec"]
-    assert found["failurePolicy"] == "Fail"
-    [rule] = found["matchConstraints"]["resourceRules"]
+    assert policy["spec"]["failurePolicy"] == "Fail"
+    [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
     assert rule == {
         "apiGroups": ["resource.k8s.io"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*/*"]
     }  # fmt: skip
-    return found
-
-
-def request(operation: str, resource: str = "resourceslices", part: str = "", **more: Any) -> Json:
-    found = write(operation, **more) | {"resource": {"group": "resource.k8s.io", "version": "v1", "resource": resource}}
-    return found | ({"subResource": part} if part else {})
-
-
-def slice_of(node_name: str = "gpu-1", driver: str = DRIVER, **fields: Any) -> Json:
-    """A slice as our agent on that node writes it."""
-    found = resource_slices(node(), node_name)
-    assert found is not None
-    made = json.loads(json.dumps(manifest(found[0], owner="uid")))
-    made["spec"] |= {"driver": driver, **fields}
-    return dict(made)
-
-
-OTHER = slice_of("gpu-2")
-ALL_NODES = {key: each for key, each in slice_of()["spec"].items() if key != "nodeName"} | {"allNodes": True}
-OWNED = slice_of()["metadata"]["ownerReferences"][0]
-
-
-@pytest.mark.parametrize(
-    ("operation", "new", "old", "verdict"),
-    [
-        ("CREATE", slice_of(), None, "allowed"),
-        ("UPDATE", slice_of(), slice_of(), "allowed"),
-        ("DELETE", None, slice_of(), "allowed"),
-        ("CREATE", OTHER, None, "ResourceSlices of its Node"),
-        ("UPDATE", slice_of(), OTHER, "ResourceSlices of its Node"),
-        ("UPDATE", OTHER, slice_of(), "ResourceSlices of its Node"),
-        ("DELETE", None, OTHER, "ResourceSlices of its Node"),
-        ("CREATE", {**slice_of(), "spec": ALL_NODES}, None, "ResourceSlices of its Node"),
-        ("DELETE", None, {**slice_of(), "spec": ALL_NODES}, "ResourceSlices of its Node"),
-        ("CREATE", slice_of(driver="nic.example.com"), None, "of driver"),
-        ("UPDATE", slice_of(driver="nic.example.com"), slice_of(), "of driver"),
-        ("DELETE", None, slice_of(driver="nic.example.com"), "of driver"),
-        ("CREATE", slice_of(pool=OTHER["spec"]["pool"]), None, "pool of this Node"),
-        ("CREATE", {**slice_of(), "metadata": {"name": "s", "ownerReferences": [{**OWNED, "name": "gpu-2"}]}}, None,
-            "pool of this Node"),
-        ("CONNECT", None, None, "nothing else of resource.k8s.io"),
-    ],
-)  # fmt: skip
-def test_of_slices_those_of_its_node_and_driver(spec: Json, operation: str, new: Any, old: Any, verdict: str) -> None:
-    """Whoever is not an agent is not looked at; a token that names no node may write nothing."""
-    asked = request(operation)
-    assert verdict in judge(spec, asked, new, old)
-    assert judge(spec, request(operation, user="system:node:gpu-1"), new, old) == "not looked at"
-    assert "names no node" in judge(spec, request(operation, extra=None), new, old)
-    assert "names no node" in judge(spec, request(operation, extra={NODE: ["gpu-1", "gpu-2"]}), new, old)
-    assert judge(spec, {**asked, "userInfo": {"username": f"{AGENT}-blue", "extra": OURS}}, new, old) != "not looked at"
-
-
-def result(node_name: str = "gpu-1", driver: str = DRIVER, **more: Any) -> Json:
-    return {"driver": driver, "pool": f"{node_name}/gpu-0", "device": "gpu-0", **more}
-
-
-def claim(*results: Json, devices: Any = None, **status: Any) -> Json:
-    """A claim that these devices were allocated to."""
-    fields = {"allocation": {"devices": {"results": list(results)}}, "reservedFor": [{"name": "p", "uid": "u"}]}
-    said = {} if devices is None else {"devices": devices}
-    return {"metadata": {"name": "c", "namespace": "default"}, "spec": {}, "status": {**fields, **said, **status}}
-
-
-READY = {"conditions": [{"type": "Ready", "status": "True"}]}
-HERE, ELSEWHERE, NIC = result(), result("gpu-2"), result(driver="nic.example.com")
-
-
-@pytest.mark.parametrize(
-    ("new", "old", "verdict"),
-    [
-        (claim(HERE, devices=[{**HERE, **READY}]), claim(HERE), "allowed"),
-        (claim(HERE, devices=[HERE]), claim(HERE, devices=[{**HERE, **READY}]), "allowed"),
-        (claim(HERE, NIC, devices=[NIC, HERE]), claim(HERE, NIC, devices=[NIC]), "allowed"),
-        (claim(ELSEWHERE, devices=[ELSEWHERE]), claim(ELSEWHERE), "device of this Node"),
-        (claim(ELSEWHERE, devices=[HERE]), claim(ELSEWHERE), "device of this Node"),
-        (claim(NIC, devices=[NIC]), claim(NIC), "device of this Node"),
-        ({"metadata": {}, "status": {"devices": [HERE]}}, {"metadata": {}}, "device of this Node"),
-        (claim(HERE), claim(ELSEWHERE), "device of this Node"),
-        (claim(HERE, HERE), claim(HERE), "nothing else"),
-        (claim(HERE, reservedFor=[]), claim(HERE), "nothing else"),
-        (claim(HERE) | {"metadata": {"labels": {"a": "b"}}}, claim(HERE), "nothing else"),
-        (claim(HERE, NIC, devices=[{**NIC, **READY}]), claim(HERE, NIC, devices=[NIC]), "only what its devices"),
-        (claim(HERE, NIC), claim(HERE, NIC, devices=[NIC]), "only what its devices"),
-        (claim(HERE, ELSEWHERE, devices=[ELSEWHERE]), claim(HERE, ELSEWHERE), "only what its devices"),
-    ],
-)
-def test_of_claims_the_status_of_its_own_devices(spec: Json, new: Json, old: Json, verdict: str) -> None:
-    """Nothing else of a claim, nor of any other object of the group."""
-    assert verdict in judge(spec, request("UPDATE", "resourceclaims", "status"), new, old)
-    assert "nothing else of resource.k8s.io" in judge(spec, request("UPDATE", "resourceclaims"), new, old)
-    assert "nothing else of resource.k8s.io" in judge(spec, request("DELETE", "resourceclaims"), None, old)
-    assert "nothing else of resource.k8s.io" in judge(spec, request("CREATE", "deviceclasses"), new)
 
 
 def test_the_component_has_the_drivers_name_and_kubelets_directories() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gpuplane.sandbox.apiserver.objects import parse_path
+from gpuplane.sandbox.apiserver.objects import ResourcePath, StatusError, parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.claimcontroller import DELETE_PROTECTION_FINALIZER, run_claim_controller, settle_claims
 
@@ -76,8 +76,7 @@ async def test_a_claim_of_a_template(server: ApiServer) -> None:
         "annotations": {"k": "v", "resource.kubernetes.io/pod-claim-name": "g"},
         "ownerReferences": [owner],
     }
-    exactly = {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}
-    assert claim["spec"] == {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
+    assert claim["spec"] == {"devices": {"requests": REQUESTS}}
     statuses = server.objects.get(parse_path(POD))["status"]["resourceClaimStatuses"]
     assert statuses == [{"name": "g", "resourceClaimName": name}]
 
@@ -94,15 +93,18 @@ async def test_a_pod_waits_for_its_template(server: ApiServer) -> None:
     assert [each["metadata"]["generateName"] for each in claims(server)] == ["p0-g-", "p0-l-"]
 
 
-async def test_a_claim_that_is_refused_is_not_made(server: ApiServer) -> None:
-    """Admin access needs the label of the namespace when the claim is made."""
-    admin = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "adminAccess": True}}
-    server.put(f"{SPACE}/resourceclaimtemplates/t", {"spec": {"spec": {"devices": {"requests": [admin]}}}})
-    put(server, POD, pod(FROM_TEMPLATE))
-    assert (settle_claims(server), claims(server)) == (False, [])
+async def test_a_claim_that_is_refused_is_not_made() -> None:
+    """As one with admin access in a namespace without the label."""
 
-    server.put("/api/v1/namespaces/default", {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}})
-    assert (settle_claims(server), len(claims(server))) == (True, 1)
+    def refuse(_: ResourcePath, new: Json) -> Json:
+        if new["kind"] == "ResourceClaim":
+            raise StatusError(422, "Invalid", "no")
+        return new
+
+    async with ApiServer(admit=refuse) as server:
+        server.put(f"{SPACE}/resourceclaimtemplates/t", TEMPLATE)
+        put(server, POD, pod(FROM_TEMPLATE))
+        assert (settle_claims(server), claims(server)) == (False, [])
 
 
 @pytest.mark.parametrize("end", [None, {"phase": "Succeeded"}, {"phase": "Failed"}])

@@ -73,7 +73,7 @@ def _claim_for(server: ApiServer, pod: Json, wanted: Json) -> str | None:
     if not server.objects.has(path):
         return None
     template = server.objects.get(path)["spec"]
-    metadata = {key: dict(template["metadata"].get(key) or {}) for key in ("labels", "annotations")}
+    metadata = {key: dict(template.get("metadata", {}).get(key) or {}) for key in ("labels", "annotations")}
     metadata["annotations"][POD_CLAIM_NAME] = wanted["name"]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
     body = {

@@ -1,19 +1,30 @@
 """ResourceSlices at an API server that drops fields: nothing that looks well is published in their place."""
 
 from pathlib import Path
+from typing import Any
 
 from gpuplane.node.model.facts import ClaimPrepareRequested, DrainRequested
 from gpuplane.node.model.health import Drain
+from gpuplane.sandbox.apiserver.objects import ResourcePath
 from gpuplane.sandbox.apiserver.server import ApiServer
 from tests.node.apiserver.test_slices import DRAIN, PATH, RESTORE, all_published, publishing
 from tests.node.core.dra.nodes import claim
 
+Json = dict[str, Any]
 OTHER_DRAIN = DrainRequested("GPU-2", Drain(reason="fan"))
+
+
+def drop_taints(path: ResourcePath, new: Json) -> Json:
+    """As a server with the gate DRADeviceTaints off: without a word."""
+    if path.plural != "resourceslices":
+        return new
+    devices = [{key: each[key] for key in each if key != "taints"} for each in new["spec"].get("devices") or ()]
+    return {**new, "spec": {**new["spec"], "devices": devices}}
 
 
 async def test_a_device_whose_taint_is_dropped_is_withdrawn(tmp_path: Path) -> None:
     """Not even for a moment it is there without its taint; the slice stays; nothing is written again and again."""
-    server = ApiServer(emulates="1.34")
+    server = ApiServer(admit=drop_taints)
     seen: list[str] = []
     async with publishing(tmp_path, server=server) as site:
         await all_published(site)
@@ -35,7 +46,7 @@ async def test_a_device_whose_taint_is_dropped_is_withdrawn(tmp_path: Path) -> N
 
 async def test_what_a_claim_has_is_not_withdrawn(tmp_path: Path) -> None:
     """The scheduler would take it for free."""
-    async with publishing(tmp_path, server=ApiServer(switched_off={"DRADeviceTaints"})) as site:
+    async with publishing(tmp_path, server=ApiServer(admit=drop_taints)) as site:
         await all_published(site)
         site.node.apply(ClaimPrepareRequested(claim("u1", 1)))
         site.node.apply(DRAIN)

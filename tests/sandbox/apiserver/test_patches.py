@@ -1,4 +1,4 @@
-"""Patches of a Node: server-side apply with its managers, and JSON patches. The recorded ones are of ResourceSlices."""
+"""Patches: server-side apply with its managers, and JSON patches."""
 
 import json
 from typing import Any
@@ -65,13 +65,10 @@ async def test_what_a_manager_no_longer_means_goes() -> None:
 @pytest.mark.parametrize(
     ("metadata", "code", "text"),
     [
-        ({"labels": {"a": "x" * 64}}, 422, "must be no more than 63 bytes"),
-        ({"labels": {"a": "-x"}}, 422, "a valid label must be"),
-        ({"labels": {"a/b/c": "x"}}, 422, "name part"),
-        ({"annotations": {"a": "x" * (256 << 10)}}, 422, "Too long"),
-        ({"labels": {"a": "b"}, "uid": "another"}, 409, "uid another"),
-        ({"name": "n2"}, 400, "does not match"),
-        ({"colour": "red"}, 500, ".metadata.colour: field not declared in schema"),
+        ({"labels": {"a": "b"}, "uid": "another"}, 409, "not another"),
+        ({"labels": {"a": "b"}, "resourceVersion": "7"}, 409, "not 7"),
+        ({"name": "n2"}, 400, "not those of the URL"),
+        ({"managedFields": []}, 400, "must be nil"),
     ],
 )
 async def test_what_is_refused(metadata: Json, code: int, text: str) -> None:
@@ -88,6 +85,28 @@ async def test_an_apply_by_uid_makes_no_object_again() -> None:
         gone = await apply(server, {**LABELS, "metadata": {**LABELS["metadata"], "uid": "of-before"}})  # type: ignore[dict-item]
         assert (gone.status_code, gone.json()["reason"]) == (409, "Conflict")
         assert (await apply(server, LABELS)).status_code == 201
+
+
+CLAIM = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/c"
+
+
+async def test_drivers_share_the_status_of_a_claim() -> None:
+    """An entry of a device is its driver's: another one that applies does not take it away."""
+    head = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}}
+    async with ApiServer() as server:
+        server.put(CLAIM, {"spec": {"devices": {}}})
+        for driver, data in (("gpu", 1), ("nic", 2), ("gpu", 3)):
+            entry = {"driver": driver, "pool": "p", "device": "d", "data": data}
+            case = {
+                "verb": "PATCH",
+                "path": f"{CLAIM}/status?fieldManager={driver}",
+                "contentType": "application/apply-patch+yaml",
+                "body": {**head, "status": {"devices": [entry]}},
+            }
+            assert (await ask(server, case)).status_code == 200
+        [found] = server.objects.list(parse_path(CLAIM.removesuffix("/c")))
+        assert [(each["driver"], each["data"]) for each in found["status"]["devices"]] == [("gpu", 3), ("nic", 2)]
+        assert found["spec"] == {"devices": {}}
 
 
 REMOVE_SECOND = {"op": "remove", "path": "/spec/taints/1"}

@@ -1,7 +1,7 @@
 """Who manages which field of an object: server-side apply, and what every other write means for it.
 
-As in structured-merge-diff, with two simplifications: a list is one field, unless it comes as a map from what tells an
-item apart to the item (`Shapes.keyed`), and of an object without `managedFields` nobody manages anything.
+As in structured-merge-diff, with two simplifications: a list is one field, but for `status.devices` of claims, which
+several drivers write; and of an object without `managedFields` nobody manages anything.
 
 - An apply says all that its manager means. What it meant before and means no more goes, unless another manages it too.
 - An apply that changes what another manages is a conflict; with `force` it takes these fields over. Two managers that
@@ -21,6 +21,8 @@ from gpuplane.sandbox.apiserver.objects import Json, StatusError
 
 ITEM_KEY_PREFIX = "k:"
 """How the key of an item begins, in a list that comes as a map."""
+DEVICE_KEYS = ("device", "driver", "pool", "shareID")
+"""What tells the items of `status.devices` apart (listMapKey of AllocatedDeviceStatus, api/resource/v1/types.go)."""
 Field = tuple[str, ...]
 Fields = frozenset[Field]
 
@@ -51,6 +53,7 @@ class Manager(NamedTuple):
 
 def apply_with_manager(live: Json | None, body: Json, manager: Manager, *, force: bool) -> Json:
     """What an apply makes of an object, of None a new one. Raises StatusError where others manage what it changes."""
+    live, body = live and _devices_as_map(live), _devices_as_map(body)
     before = managers_of(live or {})
     applied = fields_of(body)
     changed = frozenset(each for each in applied if _value_at(live, each) != _value_at(body, each))
@@ -62,16 +65,17 @@ def apply_with_manager(live: Json | None, body: Json, manager: Manager, *, force
     new = _merge_objects(live or {}, body)
     for each in before.get(manager, frozenset()) - applied - kept:
         _remove_field(new, each)
-    return _with_managers(new, {**others, manager: applied})
+    return _devices_as_list(_with_managers(new, {**others, manager: applied}))
 
 
 def record_update(old: Json | None, new: Json, manager: Manager) -> Json:
     """An object after a write that is no apply, with its managers."""
+    old, new = old and _devices_as_map(old), _devices_as_map(new)
     now, then = fields_of(new), fields_of(old or {})
     changed = frozenset(each for each in now if each not in then or _value_at(old, each) != _value_at(new, each))
     before = managers_of(old or {})
     after = {each: (fields & now) - changed for each, fields in before.items()}
-    return _with_managers(new, {**after, manager: after.get(manager, frozenset()) | changed})
+    return _devices_as_list(_with_managers(new, {**after, manager: after.get(manager, frozenset()) | changed}))
 
 
 def fields_of(value: Any, at: Field = ()) -> Fields:
@@ -91,6 +95,26 @@ def managers_of(found: Mapping[str, Any]) -> dict[Manager, Fields]:
         )
         for each in found.get("metadata", {}).get("managedFields") or ()
     }
+
+
+def _devices_as_map(found: Json) -> Json:
+    """An object with `status.devices` as a map, from what tells a device apart to its entry."""
+    status = found.get("status")
+    if not isinstance(status, dict) or not isinstance(devices := status.get("devices"), list):
+        return found
+    keys = ({key: each[key] for key in DEVICE_KEYS if key in each} for each in devices)
+    entries = {
+        f"{ITEM_KEY_PREFIX}{msgspec.json.encode(key).decode()}": each for key, each in zip(keys, devices, strict=True)
+    }
+    return {**found, "status": {**status, "devices": entries}}
+
+
+def _devices_as_list(found: Json) -> Json:
+    """The opposite."""
+    status = found.get("status")
+    if not isinstance(status, dict) or not isinstance(devices := status.get("devices"), dict):
+        return found
+    return {**found, "status": {**status, "devices": [*devices.values()]}}
 
 
 def _with_managers(found: Json, managers: Mapping[Manager, Fields]) -> Json:

@@ -1,7 +1,7 @@
 """HTTP/1.1 on asyncio streams, as much as a client of an API server uses: bodies by length, answers in chunks."""
 
 import asyncio
-from collections.abc import AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Mapping
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -42,12 +42,10 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
     return Request(method, url.path, query, headers, body)
 
 
-async def send_response(writer: asyncio.StreamWriter, code: int, body: Any, warnings: Sequence[str] = ()) -> None:
-    """Send a whole answer: JSON, or bytes as they are. `warnings`: for people, a header each."""
+async def send_response(writer: asyncio.StreamWriter, code: int, body: Any) -> None:
+    """Send a whole answer: JSON, or bytes as they are."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    quoted = (each.replace("\\", "\\\\").replace('"', '\\"') for each in warnings)
-    headers = "".join(f'Warning: 299 - "{each}"\r\n' for each in quoted)
-    writer.write(_response_head(code, f"{headers}Content-Length: {len(data)}") + data)
+    writer.write(_response_head(code, f"Content-Length: {len(data)}") + data)
     await writer.drain()
 
 

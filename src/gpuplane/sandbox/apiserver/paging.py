@@ -6,14 +6,13 @@ history before that version is forgotten, the token is too old: 410, with a toke
 """
 
 import base64
-import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError
-from gpuplane.sandbox.apiserver.queries import INT64, parse_integer_option, parse_version
+from gpuplane.sandbox.apiserver.queries import parse_integer_option
 
 EXPIRED_TEXT = (
     "The provided continue parameter is too old to display a consistent list result. You can start a new list without "
@@ -34,7 +33,7 @@ class Page(NamedTuple):
 
 class _Token(msgspec.Struct):
     v: str
-    rv: Annotated[int, msgspec.Meta(ge=INT64.start, le=INT64.stop - 1)]
+    rv: int
     start: str
 
 
@@ -75,10 +74,7 @@ def check_version_reached(objects: Objects, version: int) -> None:
 
 
 def _requested_version(objects: Objects, query: Mapping[str, str]) -> int:
-    try:
-        version = parse_version(query.get("resourceVersion", ""))
-    except StatusError as error:
-        raise StatusError(400, "BadRequest", f"invalid resource version: {error}") from None
+    version = parse_integer_option(query, "resourceVersion")
     return version if query.get("resourceVersionMatch") == "Exact" else max(version, objects.version)
 
 
@@ -96,15 +92,7 @@ def _encode_token(version: int, start: str) -> str:
 def _parse_token(text: str) -> tuple[int, str]:
     """The version and the key of a token (apiserver/pkg/storage/continue.go, DecodeContinue). Raises StatusError."""
     try:
-        if not re.fullmatch("[A-Za-z0-9_-]+", text):
-            raise ValueError("illegal base64 data")
         token = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)
-        if token.v != CONTINUE_VERSION:
-            raise ValueError(f"server does not recognize this encoded version {token.v}")
-        if token.rv == 0 or not token.start:
-            raise ValueError("incorrect encoded start resourceVersion, or start key empty")
-        if not {"", ".", ".."}.isdisjoint(token.start.removeprefix("/").split("/")):
-            raise ValueError(token.start)
-    except (ValueError, RecursionError) as error:  # msgspec.DecodeError is a ValueError
+    except ValueError as error:  # msgspec.DecodeError is one
         raise StatusError(400, "BadRequest", f"invalid continue token: continue key is not valid: {error}") from None
-    return max(token.rv, NEWEST_VERSION), token.start
+    return token.rv, token.start

@@ -3,9 +3,8 @@
 What it knows of the protocol: get, list, watch (bookmarks, expired versions, timeoutSeconds, selectors), create, update
 with the version that was read, patches (merge, strategic merge and JSON patches, of an object or its status),
 server-side apply with field managers (`fieldmanagers.py`), lists in pages and of old versions (`paging.py`), delete,
-metadata only (`as=PartialObjectMetadata`), bearer tokens, TLS. Of the kinds of resource.k8s.io/v1 it knows the shape,
-defaults, rules and feature gates (`kinds.py`, `resourceapi`); of other kinds no more than fields' names (`schema.py`).
-What it does not know: authorization, admission, tables, CEL.
+metadata only (`as=PartialObjectMetadata`), bearer tokens, TLS. It knows no kind: what is sent is kept, and `admit`
+alone refuses or changes it. What a real server makes of our objects is tried on a real one (`tests/cluster`).
 
 Each server has a token of its own, which its kubeconfig has: other users of the machine reach the port, too. A page in
 a browser of this user reaches it under a name that leads here (DNS rebinding): the Host is checked.
@@ -18,16 +17,14 @@ import asyncio
 import hmac
 import secrets
 import ssl
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from typing import Self
 
 import msgspec
 
-from gpuplane.sandbox.apiserver.discovery import answer_discovery
 from gpuplane.sandbox.apiserver.fieldmanagers import Manager, record_update
-from gpuplane.sandbox.apiserver.gates import NEWEST_RELEASE, gates_off
 from gpuplane.sandbox.apiserver.http import (
     MAX_REQUEST_BYTES,
     Request,
@@ -37,9 +34,9 @@ from gpuplane.sandbox.apiserver.http import (
     send_stream,
 )
 from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError, parse_path
-from gpuplane.sandbox.apiserver.queries import check_query, is_watch, parse_integer_option
-from gpuplane.sandbox.apiserver.registry import Registry, check_selectors
-from gpuplane.sandbox.apiserver.resourceapi import RESOURCE_KINDS
+from gpuplane.sandbox.apiserver.queries import is_watch, parse_integer_option
+from gpuplane.sandbox.apiserver.registry import Admit, Registry
+from gpuplane.sandbox.apiserver.selectors import parse_selector
 from gpuplane.sandbox.apiserver.watch import Watcher
 from gpuplane.sandbox.changes import DEFAULT_TIMEOUT_SECONDS
 
@@ -71,21 +68,11 @@ class InjectedFailure(msgspec.Struct):
 
 class ApiServer:
     """Start it with `async with`. `objects` is all it holds, `requests` all it was asked ("GET /api/v1/nodes"), `token`
-    what a client has to have.
+    what a client has to have. `admit`: what it makes of an object that a client writes, if not to keep it as it is."""
 
-    `emulates`: the release whose feature gates it has. `switched_off`: more gates that are off. Raises ValueError.
-    """
-
-    def __init__(
-        self,
-        tls: ssl.SSLContext | None = None,
-        port: int = 0,
-        *,
-        emulates: str = NEWEST_RELEASE,
-        switched_off: Collection[str] = (),
-    ) -> None:
-        self.objects, self._emulates = Objects(), emulates
-        self.registry = Registry(self.objects, self._put, gates_off(emulates, switched_off))
+    def __init__(self, tls: ssl.SSLContext | None = None, port: int = 0, *, admit: Admit | None = None) -> None:
+        self.objects = Objects()
+        self.registry = Registry(self.objects, self._put, admit)
         self.requests: list[str] = []
         self.failures: list[InjectedFailure] = []
         self.token = secrets.token_urlsafe(32)
@@ -147,7 +134,7 @@ class ApiServer:
         where = parse_path(path)
         if new is not None:
             old = self.objects.get(where) if self.objects.has(where) else None
-            new = record_update(old, self.registry.normalize(where, new), Manager(manager, "Update", where.version))
+            new = record_update(old, new, Manager(manager, "Update", where.version))
         return self._put(where, new)
 
     def bookmark(self) -> None:
@@ -224,19 +211,12 @@ class ApiServer:
                 if trouble.lose_response:
                     self.registry.respond(request)
                     return False
-            known = (
-                answer_discovery(request.path, RESOURCE_KINDS.values(), self._emulates)
-                if request.method == "GET"
-                else None
-            )
-            if known is not None:
-                await send_response(writer, 200, known)
-            elif watch and not (where := parse_path(request.path)).name:  # of one object there is no stream
+            if watch and not (where := parse_path(request.path)).name:  # of one object there is no stream
                 await self._watch(where, request, reader, writer)
             else:
                 await send_response(writer, *self.registry.respond(request))
         except StatusError as refusal:
-            await send_response(writer, refusal.code, refusal.status(), refusal.warnings)
+            await send_response(writer, refusal.code, refusal.status())
         await self._notify()
         return True
 
@@ -251,8 +231,8 @@ class ApiServer:
     async def _watch(
         self, where: ResourcePath, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        check_query(request, where)
-        check_selectors(where, request.query)
+        for key in ("fieldSelector", "labelSelector"):
+            parse_selector(request.query.get(key, ""))  # what is none is refused before the stream
         watcher = Watcher(where, request)
         watcher.start(self.objects)
         gone = asyncio.create_task(_until_gone(reader, watcher))

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 
 from gpuplane.sandbox.apiserver.http import Request
 from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, ResourcePath, StatusError
-from gpuplane.sandbox.apiserver.queries import parse_boolean_option, parse_version
+from gpuplane.sandbox.apiserver.queries import parse_boolean_option, parse_integer_option
 from gpuplane.sandbox.apiserver.selectors import matches
 
 
@@ -19,10 +19,8 @@ class Watcher:
     def start(self, objects: Objects) -> None:
         """Queue what has to be heard first. An expired version is told in the stream, after a 200, as the real server
         tells it (apiserver/pkg/storage/cacher/cacher.go, newErrWatcher). Raises StatusError for what is no watch."""
-        version, initial = (
-            parse_version(self._query_value("resourceVersion")),
-            parse_boolean_option(self._request.query, "sendInitialEvents"),
-        )
+        version = parse_integer_option(self._request.query, "resourceVersion")
+        initial = parse_boolean_option(self._request.query, "sendInitialEvents")
         if not version or initial:
             for each in objects.list(self.path):
                 self.queue_change(None, each)

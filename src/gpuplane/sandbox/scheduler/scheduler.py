@@ -8,14 +8,14 @@ Source: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go of 
 """
 
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 
 import msgspec
 
 from gpuplane.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.sandbox.apiserver.controllers import run_controller, send_as_client
-from gpuplane.sandbox.apiserver.objects import Json, parse_path
+from gpuplane.sandbox.apiserver.objects import Json, format_time, parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
-from gpuplane.sandbox.apiserver.shapes import format_time
 from gpuplane.sandbox.claimcontroller import DELETE_PROTECTION_FINALIZER
 from gpuplane.sandbox.scheduler.claims import Allocation, Consumer, ResourceClaim
 from gpuplane.sandbox.scheduler.objects import Kind, from_object, to_object
@@ -87,7 +87,7 @@ def _reserve(
         _send(server, "PATCH", path, {"metadata": {"finalizers": [*finalizers, DELETE_PROTECTION_FINALIZER]}})
     status: Json = {"reservedFor": [to_object(each) for each in (*claim.status.reserved_for, consumer)]}
     if allocation is not None:
-        now = format_time(server.registry.now())
+        now = format_time(datetime.now(UTC))
         status["allocation"] = to_object(msgspec.structs.replace(allocation, allocation_timestamp=now))
     return from_object(_send(server, "PATCH", f"{path}/status", {"status": status}), ResourceClaim), True
 
@@ -104,7 +104,7 @@ def _report_unschedulable(server: ApiServer, pod: ApiPod, found: Json, decision:
         return bool(decision.deallocate)
     others = [each for each in conditions if each["type"] != "PodScheduled"]
     new = {"type": "PodScheduled", "status": "False", "reason": reason, "message": decision.message}
-    new["lastTransitionTime"] = format_time(server.registry.now())
+    new["lastTransitionTime"] = format_time(datetime.now(UTC))
     _send(server, "PATCH", f"{_pod_path(pod)}/status", {"status": {"conditions": [*others, new]}})
     return True
 

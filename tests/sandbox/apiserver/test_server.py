@@ -13,6 +13,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 
+from gpuplane.sandbox.apiserver.http import Request
+from gpuplane.sandbox.apiserver.objects import ResourcePath, StatusError, parse_path
 from gpuplane.sandbox.apiserver.patches import merge_patch
 from gpuplane.sandbox.apiserver.selectors import matches
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
@@ -218,3 +220,57 @@ def test_selectors(fields: str, labels: str, expected: bool) -> None:
 
     assert check(found, fields, labels) is expected
     assert check(None, fields, labels) is False
+
+
+CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"null", b"7", b"{", b"\xff", b"a: [", b"2026-01-01T00:00:00Z", b"[" * 100_000]
+)
+@pytest.mark.parametrize("kind", ["json", "yaml", "apply-patch+yaml", "merge-patch+json", "json-patch+json"])
+def test_what_is_no_object(content: bytes, kind: str) -> None:
+    """It is refused, and nothing raises."""
+    server = ApiServer()
+    server.put(f"{CLASSES}/c", {"spec": {}})
+    method, path = ("PATCH", f"{CLASSES}/c") if "patch" in kind else ("POST", CLASSES)
+    asked = Request(method, path, {"fieldManager": "m"}, {"content-type": f"application/{kind}"}, content)
+    with pytest.raises(StatusError) as refused:
+        server.registry.respond(asked)
+    assert refused.value.code == 400
+
+
+def test_a_time_in_yaml_is_a_text() -> None:
+    """As kubectl and the server read it."""
+    body = b"{metadata: {name: c}, spec: {since: 2026-01-01T00:00:00Z}}"
+    headers = {"content-type": "application/yaml"}
+    made = ApiServer().registry.respond(Request("POST", CLASSES, {}, headers, body)).body
+    assert made["spec"]["since"] == "2026-01-01T00:00:00Z"
+
+
+async def test_a_finalizer_holds_an_object(server: ApiServer, client: AsyncClient) -> None:
+    """A deletion marks it; it goes when the last finalizer goes."""
+    server.put("/api/v1/nodes/a", {"metadata": {"finalizers": ["example.com/f"]}})
+    await client.delete(Node, "a")
+    held = (await client.get(Node, "a")).metadata
+    assert held
+    assert held.deletionTimestamp
+    await client.patch(Node, "a", {"metadata": {"finalizers": None}}, patch_type=PatchType.MERGE)
+    assert not server.objects.has(parse_path("/api/v1/nodes/a"))
+
+
+async def test_what_a_test_has_it_make_of_writes(tmp_path: Path) -> None:
+    """Another object, or a refusal; what the test itself puts there is not asked about."""
+
+    def admit(path: ResourcePath, new: dict[str, Any]) -> dict[str, Any]:
+        if path.name == "b":
+            raise StatusError(422, "Invalid", "no", details={"causes": [{"field": "spec"}]})
+        return {**new, "spec": {}}
+
+    async with ApiServer(admit=admit) as server:
+        server.put("/api/v1/nodes/b", {"spec": {"podCIDR": "10.0.0.0/24"}})
+        async with httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as http:
+            made = await http.post("/api/v1/nodes", json={"metadata": {"name": "a"}, "spec": {"unschedulable": True}})
+            refused = await http.put("/api/v1/nodes/b", json={"metadata": {"name": "b"}})
+    assert (made.status_code, made.json()["spec"]) == (201, {})
+    assert (refused.status_code, refused.json()["details"]) == (422, {"causes": [{"field": "spec"}]})

@@ -15,7 +15,7 @@ from gpuplane.base.value import Value
 RUNTIME = "/usr/sbin/runc"
 SPECS = Path("/var/run/cdi")
 IMAGE = "box"
-APPLETS = ("cat", "env", "find", "mknod", "readlink", "sed", "sh", "stat")
+APPLETS = ("cat", "chmod", "env", "find", "mknod", "readlink", "sed", "sh", "stat")
 LOADED = re.compile(r"(?:^|\s)(/\S+)", re.MULTILINE)
 
 PROBE = r"""/* Whether a program of the image finds the driver, and uses it. */
@@ -85,9 +85,9 @@ class Podman:
         _output(["tar", "-C", tree, "-cf", archive, "."])
         self._call(root, "import", archive, IMAGE)
 
-    def look(self, cdi: Path, *devices: str) -> Seen:
+    def look(self, cdi: Path, *devices: str, more: Sequence[str] = ()) -> Seen:
         """What a container with these devices sees."""
-        lines = [line.split(" ") for line in self.run(cdi, *devices, script=LOOK).splitlines()]
+        lines = [line.split(" ") for line in self.run(cdi, *devices, script=LOOK, more=more).splitlines()]
         of = {kind: [rest for first, *rest in lines if first == kind] for kind in ("env", "node", "mount", "link")}
         assert len({each[4] for each in of["mount"]}) == len(of["mount"]), "something is mounted twice"
         return Seen(

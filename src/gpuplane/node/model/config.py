@@ -148,6 +148,7 @@ class Settings(Value):
     device_list_strategy: tuple[ListStrategy, ...] = ("auto",)  # `auto` stands alone; see core/containers/strategy.py
     device_id_strategy: DeviceIdStrategy = "uuid"
     pass_device_specs: bool = False
+    stand_ins: bool = False  # containers get /dev/null by the name of each device node; nothing of the driver
     driver_root: str = "/"  # paths on the host
     dev_root: str = "/"
     gdrcopy: bool = False

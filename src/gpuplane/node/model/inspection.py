@@ -75,10 +75,14 @@ class RequestedLayouts(Shown):
 
 
 class Strategy(Shown):
-    """How containers are told of their devices. `reason` is "" where the configuration says so."""
+    """How containers are told of their devices. `reason` is "" where the configuration says so.
+
+    `stand_ins`: whether they get /dev/null by the name of each device node.
+    """
 
     strategies: tuple[str, ...]
     reason: Text
+    stand_ins: bool
 
 
 class Kind(Shown):

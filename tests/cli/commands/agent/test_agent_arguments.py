@@ -25,6 +25,9 @@ from tests.golden import Golden
         (["now"], "'now'"),
         (["--log-format", "jsn"], "'json'"),
         (["--state-dir"], "--state-dir"),
+        (["--stand-ins"], "--machine PROFILE"),
+        (["--stand-ins", "--machine", "nvml"], "--machine PROFILE"),
+        (["--stand-ins", "--machine", "t4", "--devices", "devices.yaml"], "without --devices"),
     ],
 )
 def test_a_wrong_argument_is_said_without_all_the_others(
@@ -39,6 +42,18 @@ def test_a_wrong_argument_is_said_without_all_the_others(
     assert named in said.err.splitlines()[-1]
     golden(said.err, " ".join(arguments))
     assert said.out == ""
+
+
+def test_the_environment_cannot_take_a_real_gpu_from_containers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """STAND_INS=true without a described machine ends the agent before it registers anything."""
+    monkeypatch.setenv("STAND_INS", "true")
+    with pytest.raises(SystemExit) as ended:
+        agent.main(["--machine=nvml"])
+
+    assert ended.value.code == 2
+    assert "STAND_INS" in capsys.readouterr().err
 
 
 def test_a_machine_file_that_is_not_there_is_no_wrong_command_line(

@@ -37,6 +37,15 @@ def test_each_thing_is_a_line_of_cells_apart_by_tabs(golden: Golden) -> None:
     golden(found)
 
 
+def test_stand_ins_are_told() -> None:
+    """At the end of the line that says how containers get devices."""
+    strategies = [
+        cells(picture(ConfigLoaded(Settings(stand_ins=each)), MachineObserved(profile("t4"))), "strategy")[0][2:]
+        for each in (False, True)
+    ]
+    assert strategies == [[], ["stand-ins"]]
+
+
 def test_a_device_has_index_model_and_memory() -> None:
     """At the end of its line, behind who holds it."""
     gpu = (profile("t4").gpus or ())[0].uuid

@@ -249,6 +249,11 @@ def test_the_head_says_which_node_agent_and_driver(golden: Golden) -> None:
     golden(drawn(inspected(NODES["no GPUs"], AgentInfo("1.0")), 300)[:2], "ready, without GPUs")
 
 
+def test_stand_ins_are_told_in_the_head(golden: Golden) -> None:
+    """Below how containers get devices."""
+    golden(drawn(inspected(settled("t4", Settings(stand_ins=True))), 120)[:4])
+
+
 def test_what_is_waited_for_and_a_release_are_said_first(golden: Golden) -> None:
     """On both pages."""
     waiting = inspected(picture(StatusChanged(DRIVER, DriverStatus("waiting", MARKED))))

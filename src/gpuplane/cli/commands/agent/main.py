@@ -45,7 +45,9 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
     flags, environment = flag_texts_by_name(vars(arguments)), os.environ
     logs.set_up(arguments.log_format)
     try:
-        resolve_settings(None, "the command line", flags, environment)  # the file may get better, these do not
+        stated = resolve_settings(None, "the command line", flags, environment)  # the file may get better, these do not
+        if stated.stand_ins:
+            _refuse_stand_ins_of_real_devices(arguments.machine, arguments.devices)
         root = driver_root(flags, environment, contained(environment))
         options = _options(arguments, flags, environment, root)
         gpus = hardware(
@@ -189,6 +191,15 @@ def _options(
         hook=arguments.hook_path.absolute(),
         driver_root=seen(root, arguments.machine),
     )
+
+
+def _refuse_stand_ins_of_real_devices(machine: str, devices_file: str) -> None:
+    """Raises ValueError where a container would get /dev/null for a device that this node has."""
+    if machine == NVML or devices_file:
+        raise ValueError(
+            "--stand-ins (environment STAND_INS) is for a described machine, which has no devices: use --machine "
+            "PROFILE or FILE, without --devices"
+        )
 
 
 def _kubelet_root(root: Path | None, socket: str) -> Path:

@@ -39,7 +39,7 @@ def node_lines(whole: Inspection) -> Iterator[str]:
     if whole.layouts is not None:
         yield _line("layouts", whole.layouts.config, whole.layouts.state, whole.layouts.reason, whole.layouts.withdraw)
     if strategy is not None:
-        yield _line("strategy", ",".join(strategy.strategies), strategy.reason)
+        yield _line("strategy", ",".join(strategy.strategies), strategy.reason, "stand-ins" * strategy.stand_ins)
     for kind in uncounted_beside_waiting(whole):
         yield _line("kind", kind.name, "not counted", kind.reason)
     if whole.offered_twice:

@@ -105,6 +105,7 @@ DEVICE_HEADINGS = "GPU", "MODEL", "MEMORY", "RESOURCE", "STATE", "ID", "HELD BY"
 DEVICE_GIVE_WAY = "ID", "HELD BY", "RESOURCE", "MODEL", "MEMORY"
 RESOURCE_HEADINGS = "RESOURCE", "DEVICES", "HEALTHY", "HELD", "SHARED", "OF"
 PART_HEADINGS = "PART", "STATE", "FOR", "REASON"
+STAND_INS_TEXT = "Stand-ins: containers get /dev/null by the name of each device node; no program can use a GPU."
 PART_STATE_ORDER = "failing", "waiting", "ok"
 HEALTH_HEADINGS = "GPU", "STATE", "FOR", "ID"
 
@@ -118,6 +119,8 @@ def _agent_lines(whole: Inspection, width: int) -> Lines:
     if (strategy := whole.device_list_strategy) is not None:
         why = f": {strategy.reason}" if strategy.reason else ", as configured"
         yield from paragraph(f"deviceListStrategy: {', '.join(strategy.strategies)}{why}", width)
+        if strategy.stand_ins:
+            yield from paragraph(STAND_INS_TEXT, width)
     yield from _notes(whole, width)
 
 

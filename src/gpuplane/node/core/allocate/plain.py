@@ -22,7 +22,7 @@ def plain_response(units: Sequence[Unit], settings: Settings, resource: str) -> 
         return ContainerAllocateResponse(cdi_devices=qualified)
     if "cdi-annotations" in strategies:
         return ContainerAllocateResponse(annotations=cdi_annotation(qualified, settings, resource))
-    return _response_of_edits(map(container_edits, units))
+    return _response_of_edits(container_edits(unit, settings.stand_ins) for unit in units)
 
 
 def _response_of_edits(edits: Iterable[ContainerEdits]) -> ContainerAllocateResponse:

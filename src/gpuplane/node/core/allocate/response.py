@@ -26,6 +26,7 @@ from gpuplane.node.core.containers import mps
 from gpuplane.node.core.containers.cdi.desiredspecs import missing_features
 from gpuplane.node.core.containers.cdi.devicenodes import CONTROL_NODE_PATHS, IMEX_CHANNEL_PREFIX
 from gpuplane.node.core.containers.cdi.names import VENDOR
+from gpuplane.node.core.containers.cdi.standins import stand_in_mounts
 from gpuplane.node.core.containers.strategy import effective_list_strategies
 from gpuplane.node.core.kinds.table import KINDS
 from gpuplane.node.core.view import view, without_allocations
@@ -133,10 +134,13 @@ def response_for_units(
     if "volume-mounts" in strategies:
         env[VISIBLE_DEVICES] = MOUNT_LIST_ROOT
         mounts = tuple(_device_list_mounts(names, channels))
+    nodes = tuple(_device_nodes(units, channels, machine, settings)) if _passes_device_nodes(settings) else ()
+    if settings.stand_ins:
+        mounts, nodes = (*mounts, *stand_in_mounts(node.container_path for node in nodes)), ()
     return ContainerAllocateResponse(
         env=env,
         mounts=mounts,
-        device_specs=tuple(_device_nodes(units, channels, machine, settings)) if _passes_device_nodes(settings) else (),
+        device_specs=nodes,
         annotations=cdi_annotation(qualified, settings, resource) if "cdi-annotations" in strategies else {},
         cdi_devices=qualified if "cdi-cri" in strategies else (),
     )
@@ -176,7 +180,8 @@ def _device_list_mounts(device_names: Iterable[str], channels: Iterable[int]) ->
 
 
 def _passes_device_nodes(settings: Settings) -> bool:
-    return settings.pass_device_specs and any(not each.startswith("cdi-") for each in settings.device_list_strategy)
+    wanted = settings.pass_device_specs or settings.stand_ins
+    return wanted and any(not each.startswith("cdi-") for each in settings.device_list_strategy)
 
 
 def _device_nodes(

@@ -97,6 +97,10 @@ FLAGS = (
     _flag("pass-device-specs", "PASS_DEVICE_SPECS",
          "flags.plugin.passDeviceSpecs", "pass_device_specs", "switch", "false",
          "send the device nodes to kubelet too; its static CPU manager needs them"),
+    _flag("stand-ins", "STAND_INS",
+         "", "stand_ins", "switch", "false",
+         "with a described machine: containers get /dev/null by the name of each device node, and nothing of the "
+         "driver; no program can use a GPU"),
     _flag("driver-root nvidia-driver-root", "NVIDIA_DRIVER_ROOT",
          "flags.nvidiaDriverRoot", "driver_root", "path", "/",
          "where the driver is installed on the host"),

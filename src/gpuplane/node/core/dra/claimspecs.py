@@ -13,6 +13,7 @@ from gpuplane.base.text import Text
 from gpuplane.node.core.containers.cdi.desiredspecs import gpu_spec_options
 from gpuplane.node.core.containers.cdi.specbuilder import SpecBuildResult, build_spec
 from gpuplane.node.core.containers.cdi.specstatus import installed_hook_path, spec_fingerprint
+from gpuplane.node.core.containers.cdi.standins import stand_ins_by_name
 from gpuplane.node.core.containers.cdi.version import lowest_version
 from gpuplane.node.core.dra.devices import DraDevices, dra_devices
 from gpuplane.node.core.dra.metadata import metadata_mount, metadata_root
@@ -54,12 +55,14 @@ def omission_reasons(snapshot: Snapshot) -> Mapping[str, Text]:
 
 def _own_edits(snapshot: Snapshot) -> Mapping[str, ContainerEdits]:
     """Unit → what a container gets with it, of the kinds that say so themselves."""
-    return _edits_of_kinds.of(snapshot, dra_devices(snapshot))
+    settings = snapshot.config.settings
+    return _edits_of_kinds.of(snapshot, dra_devices(snapshot), settings is not None and settings.stand_ins)
 
 
 @part_view
-def _edits_of_kinds(devices: DraDevices) -> Mapping[str, ContainerEdits]:
-    return {each.unit: each.container_edits for each in devices.by_name.values() if each.container_edits is not None}
+def _edits_of_kinds(devices: DraDevices, stand_ins: bool) -> Mapping[str, ContainerEdits]:
+    edits = {each.unit: each.container_edits for each in devices.by_name.values() if each.container_edits is not None}
+    return stand_ins_by_name(edits) if stand_ins else edits
 
 
 def _gpu_edits(snapshot: Snapshot) -> SpecBuildResult:

@@ -71,7 +71,7 @@ def _configured_specs_by_kind(snapshot: Snapshot) -> Mapping[str, SpecBuildResul
     machine, settings = snapshot.machine, snapshot.config.settings
     if settings is None:
         return {}
-    plain = _build_plain_specs.of(snapshot, snapshot.devices) if snapshot.devices else {}
+    plain = _build_plain_specs.of(snapshot, snapshot.devices, settings.stand_ins) if snapshot.devices else {}
     if machine is None or machine.gpus is None:
         return plain
     requests = tuple(_spec_requests(settings, condition.installed_hook_path(snapshot)))
@@ -87,13 +87,14 @@ def _all_specs(
 
 
 @part_view
-def _build_plain_specs(devices: Mapping[str, DeviceList]) -> Mapping[str, SpecBuildResult]:
+def _build_plain_specs(devices: Mapping[str, DeviceList], stand_ins: bool) -> Mapping[str, SpecBuildResult]:
     """CDI kind → specification, of each plain kind that has been counted."""
     counted = {kind: devices[kind] for kind in PLAIN_KINDS if kind in devices and devices[kind].devices is not None}
     return {
         plain_cdi_kind(kind): build_plain_spec(
             kind,
             (each.unit for each in PLAIN_KINDS[kind].unit_resources(None, found, Settings()) if each.resource),
+            stand_ins,
         )
         for kind, found in counted.items()
     }
@@ -114,6 +115,7 @@ def gpu_spec_options(settings: Settings, own_hook_path: str) -> SpecOptions:
         hook_program=_hook_program(settings, own_hook_path),
         disabled_hooks=settings.cdi_disabled_hooks,
         feature_flags=settings.cdi_feature_flags,
+        stand_ins=settings.stand_ins,
     )
 
 

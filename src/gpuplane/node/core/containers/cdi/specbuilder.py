@@ -16,6 +16,7 @@ from gpuplane.base.value import Value
 from gpuplane.node.core.containers.cdi import canonicaledits, devicenodes, devices, driverfiles, features, hooks
 from gpuplane.node.core.containers.cdi.devices import SpecDevice
 from gpuplane.node.core.containers.cdi.specrequest import ALL_NAME, NONE_NAME, SpecOptions
+from gpuplane.node.core.containers.cdi.standins import stand_in_edits, stand_ins_by_name
 from gpuplane.node.core.containers.cdi.version import lowest_version
 from gpuplane.node.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.node.model.machine import DriverFiles, Machine
@@ -59,6 +60,9 @@ class SpecContents(Value):
 def build_spec(machine: Machine, request: SpecOptions) -> SpecBuildResult:
     """The specification for a request. Raises ValueError if the machine has none of the requested devices."""
     found = _spec_contents(machine, request)
+    if request.stand_ins:
+        common_stand_ins = stand_in_edits(found.common_edits)
+        found = found.but(device_edits=stand_ins_by_name(found.device_edits), common_edits=common_stand_ins)
     common = canonicaledits.merge_and_sort_edits((found.common_edits, VISIBLE_DEVICES_VOID_EDITS))
     given = {
         name: canonicaledits.subtract_edits(canonicaledits.merge_and_sort_edits((edits,)), common)

@@ -35,3 +35,4 @@ class SpecOptions(Value):
     disabled_hooks: tuple[str, ...] = ()  # NVIDIA's names of hooks, or `all`
     enabled_hooks: tuple[str, ...] = ()  # exceptions from `disabled_hooks`
     feature_flags: tuple[str, ...] = ()  # NVIDIA's feature flags
+    stand_ins: bool = False  # /dev/null by the name of each device node, and nothing of the driver

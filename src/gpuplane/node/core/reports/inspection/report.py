@@ -132,8 +132,10 @@ def _inspect_driver(snapshot: Snapshot) -> Driver | None:
 
 
 def _device_list_strategy(snapshot: Snapshot) -> Strategy | None:
-    decided = decision_if_inputs_known(snapshot)
-    return None if decided is None else Strategy(strategies=decided.strategies, reason=decided.reason)
+    decided, settings = decision_if_inputs_known(snapshot), snapshot.config.settings
+    if decided is None or settings is None:
+        return None
+    return Strategy(strategies=decided.strategies, reason=decided.reason, stand_ins=settings.stand_ins)
 
 
 def _inspect_kinds(snapshot: Snapshot) -> Iterator[Kind]:

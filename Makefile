@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadgroup
 
-.PHONY: demo test lint bench soak protocols lock clean
+.PHONY: demo test lint bench soak protocols manifests lock clean
 
 demo: $(VENV)/ready
 	@$(BIN)/gpuplane demo
@@ -40,6 +40,9 @@ protocols: $(VENV)/ready
 	cd src && ../$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --grpc_python_out=. \
 		--plugin=protoc-gen-mypy=../$(BIN)/protoc-gen-mypy --mypy_out=quiet:. \
 		--plugin=protoc-gen-mypy_grpc=../$(BIN)/protoc-gen-mypy_grpc --mypy_grpc_out=quiet:. $$(find gpuplane -name "*.proto")
+
+manifests: $(VENV)/ready
+	$(BIN)/python -m tests.deploy.test_sandbox_agents > src/gpuplane/sandbox/manifests/agents.yaml
 
 lock:
 	uv pip compile --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --group dev pyproject.toml -o requirements.lock

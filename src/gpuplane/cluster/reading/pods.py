@@ -83,7 +83,7 @@ class GpusThere(NamedTuple):
 def read_pod(api: ApiPod, there: GpusThere) -> Pod:
     """What a pod asks for; it has no place yet. A pod without a UID, as a file may have it, gets its name for one."""
     spec, metadata = api.spec, api.metadata
-    total = _total_resources(api)
+    total = total_resources(api)
     asking = _gpu_requests(api, there)
     if mib := min(in_units(total.get(ALIYUN_MEMORY, NONE)) * _aliyun_mib(there), LARGEST):
         names = [each.name for each in _containers(spec) if amount_of(each.amounts(), ALIYUN_MEMORY)]
@@ -155,7 +155,7 @@ def _containers(spec: PodSpec) -> list[Container]:
     return [*(spec.init_containers or ()), *spec.containers]
 
 
-def _total_resources(api: ApiPod) -> dict[str, Decimal]:
+def total_resources(api: ApiPod) -> dict[str, Decimal]:
     """What counts of each resource: what runs at the end, or what is needed on the way there. Claims are no part."""
     running, highest = dict[str, Decimal](), dict[str, Decimal]()
     amounts = api.amounts()

@@ -265,6 +265,7 @@ class ApiClient:
             f"{ADVICE_BY_CODE.get(code, '')}",
             code,
             tuple((each.message, each.field) for each in causes if each.reason == FIELD_CONFLICT),
+            clip(status.message),
         )
 
     def _late(self) -> ApiServerError:

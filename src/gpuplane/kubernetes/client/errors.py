@@ -5,12 +5,14 @@ class ApiServerError(Exception):
     """The API server did not answer, or refused. The message says which server, what went wrong, and what to do.
 
     `code`: the HTTP status of a refusal, else 0. `conflicts`: of an apply, who else manages a field: what the server
-    says of him, and the field.
+    says of him, and the field. `server_message`: the server's own sentence.
     """
 
-    def __init__(self, reason: str, code: int = 0, conflicts: tuple[tuple[str, str], ...] = ()) -> None:
+    def __init__(
+        self, reason: str, code: int = 0, conflicts: tuple[tuple[str, str], ...] = (), server_message: str = ""
+    ) -> None:
         super().__init__(reason)
-        self.code, self.conflicts = code, conflicts
+        self.code, self.conflicts, self.server_message = code, conflicts, server_message
 
 
 class AnswerTooLarge(ApiServerError):

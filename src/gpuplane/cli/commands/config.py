@@ -75,8 +75,8 @@ def check(files: tuple[Path, ...], as_json: bool, **parameters: Any) -> None:
     Everything that is misspelt, missing or of a wrong type is reported at once. Contradictions are reported as far as
     they can be checked: if an item of a list has a wrong type, the rest of the list is checked once that is corrected.
     """
-    said = _flag_texts(parameters)
-    found = {str(file): _check_file(file, said) for path in files for file in _files_in(path)}
+    flag_texts = _flag_texts(parameters)
+    found = {str(file): _check_file(file, flag_texts) for path in files for file in _files_in(path)}
     if as_json:
         print_json(found)
     else:
@@ -96,10 +96,10 @@ class CheckedFile(Value):
     notes: tuple[str, ...]
 
 
-def _check_file(file: Path, said: Mapping[str, str]) -> CheckedFile:
+def _check_file(file: Path, flag_texts: Mapping[str, str]) -> CheckedFile:
     try:
         data = _read(file)
-        resolved = resolve_with_sources(data, str(file), said, os.environ)
+        resolved = resolve_with_sources(data, str(file), flag_texts, os.environ)
     except InvalidInput as invalid:
         return CheckedFile(tuple(invalid.errors), (), ())
     except _Unreadable as error:
@@ -165,8 +165,8 @@ def _read(path: Path) -> bytes:
         raise _Unreadable(os_error_text(error)) from None
 
 
-def _resolve(path: Path, said: Mapping[str, str]) -> ResolvedConfig:
-    return resolve_with_sources(_read(path), str(path), said, os.environ)
+def _resolve(path: Path, flag_texts: Mapping[str, str]) -> ResolvedConfig:
+    return resolve_with_sources(_read(path), str(path), flag_texts, os.environ)
 
 
 def _rows(explanation: Explanation) -> Iterator[tuple[str, ...]]:

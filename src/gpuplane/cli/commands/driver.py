@@ -52,20 +52,20 @@ def release(seconds: float, why: str, as_json: bool, state_dir: Path) -> None:
 
     Returns when no device node is open any more.
     """
-    picture = fetch_node_state(state_dir)
-    before = picture.snapshot.ledger.release
+    node_state = fetch_node_state(state_dir)
+    before = node_state.snapshot.ledger.release
     ask(state_dir, ReleaseDriver(requested_at=boottime(), seconds=seconds, reason=why))
     driver = _wait_for_release(state_dir)
     if not driver.released:
         raise click.ClickException(f"every device is withheld, but the driver is not released: {driver.text}")
-    told = f"The driver is released for {describe_duration(seconds)}: {clip(why)}. No device node is open."
+    sentence = f"The driver is released for {describe_duration(seconds)}: {clip(why)}. No device node is open."
     was = (
-        f" This replaces a release that had {describe_duration(before.until - picture.now)} left: {before.reason}."
+        f" This replaces a release that had {describe_duration(before.until - node_state.now)} left: {before.reason}."
         if before
         else ""
     )
     found = DriverRelease(True, clip(why), time_from_now(seconds), before is not None)
-    print_result(found, [told + was], as_json=as_json)
+    print_result(found, [sentence + was], as_json=as_json)
 
 
 @command.command()
@@ -75,16 +75,16 @@ def resume(as_json: bool, state_dir: Path) -> None:
     """Resume the driver before the release ends."""
     away = driver_release_reason(fetch_node_state(state_dir).snapshot)
     ask(state_dir, ResumeDriver(requested_at=boottime()))
-    said = "The driver is resumed." if away else "The driver was not released."
-    print_result(DriverRelease(False, "", None, bool(away)), [said], as_json=as_json)
+    sentence = "The driver is resumed." if away else "The driver was not released."
+    print_result(DriverRelease(False, "", None, bool(away)), [sentence], as_json=as_json)
 
 
 def _wait_for_release(directory: Path) -> DriverStatus:
     """The status of the driver once it is released, or after all patience."""
     driver = DriverStatus("failing", "the agent has not observed the machine yet")
     for _ in range(int(RELEASE_TIMEOUT_SECONDS / POLL_SECONDS)):
-        picture = ask(directory, GetNodeState()).state
-        driver = (picture.snapshot.statuses.of(DRIVER) if picture else None) or driver
+        node_state = ask(directory, GetNodeState()).state
+        driver = (node_state.snapshot.statuses.of(DRIVER) if node_state else None) or driver
         if driver.released:
             break
         time.sleep(POLL_SECONDS)

@@ -94,14 +94,14 @@ def drain_device(device: str, seconds: float | None, why: str, as_json: bool, st
     does not see it yet.
     """
     ask(state_dir, DrainDevice(requested_at=boottime(), device=device, seconds=seconds, reason=why))
-    picture = fetch_node_state(state_dir)
-    uuid = _find_uuid(picture, device)
+    node_state = fetch_node_state(state_dir)
+    uuid = _find_uuid(node_state, device)
     until = f"for {describe_duration(seconds)}" if seconds is not None else "until it is restored"
-    told = f"{_device_name(picture, uuid)} is drained {until}: {clip(why)}."
-    unheard = tuple(_not_received_sentences(picture, uuid))
-    ends, holders = None if seconds is None else time_from_now(seconds), _holders(picture, uuid)
-    drained = Drained(uuid, _index(picture, uuid), "drained", clip(why), ends, holders, unheard)
-    print_result(drained, [" ".join([told, _holders_sentence(holders), *unheard])], as_json=as_json)
+    sentence = f"{_device_name(node_state, uuid)} is drained {until}: {clip(why)}."
+    unheard = tuple(_not_received_sentences(node_state, uuid))
+    ends, holders = None if seconds is None else time_from_now(seconds), _holders(node_state, uuid)
+    drained = Drained(uuid, _index(node_state, uuid), "drained", clip(why), ends, holders, unheard)
+    print_result(drained, [" ".join([sentence, _holders_sentence(holders), *unheard])], as_json=as_json)
 
 
 @command.command(name="restore")
@@ -142,12 +142,12 @@ def _holders_sentence(holders: tuple[str, ...] | None) -> str:
     return f"Still held by {', '.join(holders)}." if holders else "No container holds it."
 
 
-def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
+def _holders(node_state: NodeState, uuid: str) -> tuple[str, ...] | None:
     """Who holds a device; None where kubelet has not said it yet."""
-    allocations = held_allocations(picture.snapshot)
+    allocations = held_allocations(node_state.snapshot)
     if allocations is None:
         return None
-    machine, remembered = picture.snapshot.machine, picture.snapshot.ledger.mig_parents or {}
+    machine, remembered = node_state.snapshot.machine, node_state.snapshot.ledger.mig_parents or {}
     parents = {**(machine.mig_parents if machine else {}), **remembered}
 
     def held(id: str) -> bool:
@@ -158,10 +158,10 @@ def _holders(picture: NodeState, uuid: str) -> tuple[str, ...] | None:
     return (*sorted(map(str, holders_of(mine))), *((ADMITTED_TEXT,) if admitted else ()))
 
 
-def _not_received_sentences(picture: NodeState, uuid: str) -> Iterator[str]:
+def _not_received_sentences(node_state: NodeState, uuid: str) -> Iterator[str]:
     """A sentence for each resource of a device of which kubelet is told only later."""
-    for resource in picture.offer.resources:
-        status = picture.snapshot.statuses.of(plugin_part(resource.name))
+    for resource in node_state.offer.resources:
+        status = node_state.snapshot.statuses.of(plugin_part(resource.name))
         mine = any(uuid in (NODE_RECORD_KEY, each.unit.id, each.unit.gpu) for each in resource.devices)
         if mine and (status is None or status.state != "ok"):
             reason = status.text if status else "not registered yet"
@@ -175,25 +175,25 @@ def _wait_for_restore(directory: Path, uuid: str, progress: Progress, ended: str
     """What came of a restore, once it is known; where it is not well, with what `ended`."""
     began = time.monotonic()
     while True:
-        picture = fetch_node_state(directory)
-        stands = next((each for each in health_with_parents(picture.snapshot) if each.device == uuid), None)
-        name, waited = _device_name(picture, uuid), time.monotonic() - began
+        node_state = fetch_node_state(directory)
+        stands = next((each for each in health_with_parents(node_state.snapshot) if each.device == uuid), None)
+        name, waited = _device_name(node_state, uuid), time.monotonic() - began
         if stands is None:
-            said = f"{name} is absent. The agent has forgotten it, with its faults and its drain."
-            return Restored(uuid, "", "gone", "", True, said)
+            sentence = f"{name} is absent. The agent has forgotten it, with its faults and its drain."
+            return Restored(uuid, "", "gone", "", True, sentence)
         if stands.state in ("healthy", "suspect", "degraded"):
             why = f"{': ' * bool(stands.reason)}{stands.reason}"
-            said = f"{name} is {stands.state}{why}.{_withheld_sentences(picture, uuid)}"
-            return Restored(uuid, stands.index, stands.state, stands.reason, True, said)
-        if problem := _restore_problem(picture, stands, waited):
+            sentence = f"{name} is {stands.state}{why}.{_withheld_sentences(node_state, uuid)}"
+            return Restored(uuid, stands.index, stands.state, stands.reason, True, sentence)
+        if problem := _restore_problem(node_state, stands, waited):
             return Restored(uuid, stands.index, stands.state, stands.reason, False, f"{name} {problem}{ended}")
         progress(f"{name} is {stands.state}: {stands.reason}")
         time.sleep(POLL_SECONDS)
 
 
-def _restore_problem(picture: NodeState, stands: DeviceHealth, waited: float) -> str:
+def _restore_problem(node_state: NodeState, stands: DeviceHealth, waited: float) -> str:
     """Why a device is not given out again, and will not be soon; "" while that is open."""
-    settings, record = picture.snapshot.config.settings or Settings(), _record(picture, stands.device)
+    settings, record = node_state.snapshot.config.settings or Settings(), _record(node_state, stands.device)
     if stands.state == "drained":
         return f"is still drained: {stands.reason}" + (
             f". It ends {stands.clear_when_text}" if stands.clear_when_text else ""
@@ -203,11 +203,11 @@ def _restore_problem(picture: NodeState, stands: DeviceHealth, waited: float) ->
     if stands.state == "probing":
         if waited <= settings.probe_period + MAX_PROBE_SECONDS:
             return ""
-        look = command_line(INSPECT_HEALTH, picture.snapshot.state_dir)
+        look = command_line(INSPECT_HEALTH, node_state.snapshot.state_dir)
         return f"had no probe within {describe_duration(waited)}: {stands.reason}; see {look}"
     if waited < MAX_LOOK_SECONDS:
         return ""
-    if away := driver_release_reason(picture.snapshot):
+    if away := driver_release_reason(node_state.snapshot):
         return f"cannot be probed while the driver is released: {away}"
     shown = any(each.confirmed and not each.is_event and each.last_seen is None for each in record.findings)
     who = "the driver still reports" if kind_of(stands.device) is GPU else "the agent still observes"
@@ -215,13 +215,13 @@ def _restore_problem(picture: NodeState, stands: DeviceHealth, waited: float) ->
     return f"is not healthy: {why}{stands.reason}. {_sentence(stands.advice)}".rstrip()
 
 
-def _record(picture: NodeState, uuid: str) -> DeviceRecord:
-    return (picture.snapshot.ledger.health or HealthRecords()).devices.get(uuid, DeviceRecord())
+def _record(node_state: NodeState, uuid: str) -> DeviceRecord:
+    return (node_state.snapshot.ledger.health or HealthRecords()).devices.get(uuid, DeviceRecord())
 
 
-def _withheld_sentences(picture: NodeState, uuid: str) -> str:
+def _withheld_sentences(node_state: NodeState, uuid: str) -> str:
     """Sentences on what of a device that is well is not given out all the same."""
-    offered = (each for resource in picture.offer.resources for each in resource.devices)
+    offered = (each for resource in node_state.offer.resources for each in resource.devices)
     mine = (
         each for each in offered if each.unavailable_reason and uuid in (NODE_RECORD_KEY, each.unit.id, each.unit.gpu)
     )
@@ -232,18 +232,18 @@ def _withheld_sentences(picture: NodeState, uuid: str) -> str:
     return "".join(f" {name} is still withheld: {why}." for name, why in device_argument)
 
 
-def _find_uuid(picture: NodeState, name: str) -> str:
+def _find_uuid(node_state: NodeState, name: str) -> str:
     """The UUID of a device by its name, NODE for all of them; the name itself where it is nobody's."""
-    uuid = find_device(picture.snapshot, name)
+    uuid = find_device(node_state.snapshot, name)
     return name if uuid is None else uuid
 
 
-def _index(picture: NodeState, uuid: str) -> str:
-    return next((each.index for each in health_with_parents(picture.snapshot) if each.device == uuid), "")
+def _index(node_state: NodeState, uuid: str) -> str:
+    return next((each.index for each in health_with_parents(node_state.snapshot) if each.device == uuid), "")
 
 
-def _device_name(picture: NodeState, uuid: str) -> str:
-    return "The node" if uuid == NODE_RECORD_KEY else describe_devices([(uuid, _index(picture, uuid))])
+def _device_name(node_state: NodeState, uuid: str) -> str:
+    return "The node" if uuid == NODE_RECORD_KEY else describe_devices([(uuid, _index(node_state, uuid))])
 
 
 def _sentence(text: Text) -> Text:

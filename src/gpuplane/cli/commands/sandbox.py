@@ -108,9 +108,9 @@ async def _lines() -> AsyncIterator[str]:
         yield line
 
 
-def _text(said: Message) -> None:
-    say("\n".join(map(escape_unprintable, said.lines)))
+def _text(message: Message) -> None:
+    say("\n".join(map(escape_unprintable, message.lines)))
 
 
-def _json(said: Message) -> None:
-    click.echo(msgspec.json.encode({"event": said.event, **said.data}).decode())
+def _json(message: Message) -> None:
+    click.echo(msgspec.json.encode({"event": message.event, **message.data}).decode())

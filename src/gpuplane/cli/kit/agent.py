@@ -42,7 +42,7 @@ def ask(directory: Path, request: ControlRequest) -> ControlResponse:
     """The agent's answer. Raises NoAgent where there is none, ClickException where it is an error or not understood."""
     path = directory / "control.sock"
     try:
-        said = _exchange(path, msgspec.json.encode(request) + b"\n")
+        answer_bytes = _exchange(path, msgspec.json.encode(request) + b"\n")
     except PermissionError:
         raise click.ClickException(
             f"you have no permission to connect to the agent at {path}: run this command as root"
@@ -51,9 +51,9 @@ def ask(directory: Path, request: ControlRequest) -> ControlResponse:
         raise NoAgent(f"no agent answers at {path} ({error.strerror}): is it running, with this --state-dir?") from None
     except OSError as error:
         raise NoAgent(f"the agent at {path} does not answer: {error.strerror or error}") from None
-    if not said:
+    if not answer_bytes:
         raise NoAgent(f"the agent at {path} closed the connection before it answered")
-    answer = _decode_answer(said, path)
+    answer = _decode_answer(answer_bytes, path)
     if answer.error:
         raise click.ClickException(f"{answer.error}")
     return _with_state_dir(answer, directory)
@@ -89,12 +89,12 @@ def _exchange(path: Path, request: bytes) -> bytes:
             return stream.read()
 
 
-def _decode_answer(said: bytes, path: Path) -> ControlResponse:
+def _decode_answer(answer_bytes: bytes, path: Path) -> ControlResponse:
     """An answer, perhaps of another version. Raises ClickException."""
     try:
         with suppress(msgspec.ValidationError):
-            return decode(said, ControlResponse)
-        document = msgspec.json.decode(said)
+            return decode(answer_bytes, ControlResponse)
+        document = msgspec.json.decode(answer_bytes)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise NoAgent(f"the answer from {path} is not complete: {error}") from None
     return _decode_leniently(document)

@@ -44,8 +44,8 @@ def read_serving_options(
     """
 
     def text(flag: ServingFlag) -> str:
-        said = given(flag.name)
-        return environment.get(flag.environment_variable, "") if said is None else said
+        text = given(flag.name)
+        return environment.get(flag.environment_variable, "") if text is None else text
 
     return serving_options(text(ADDRESS), text(CERTIFICATE), text(PRIVATE_KEY), text(AUTHORIZATION), kubeconfig)
 

@@ -21,7 +21,7 @@ class DriverRoot(NamedTuple):
 
     path: Path
     why: str
-    said: bool = True  # whether it is more than what is left where nothing is said
+    is_known: bool = True  # whether it was set or found, and is not only what is left
 
 
 def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contained: bool) -> DriverRoot:
@@ -30,9 +30,9 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
 
     `contained`: whether this process is in a container, where a path of the host is of no use unless it is mounted.
     """
-    said = find_text_and_source(FLAG_BY_NAME[CONTAINER_PATH_FLAG], flags, environment)
-    if said and said[0]:
-        return DriverRoot(Path(said[0]), f"{said[1]} is set")
+    configured = find_text_and_source(FLAG_BY_NAME[CONTAINER_PATH_FLAG], flags, environment)
+    if configured and configured[0]:
+        return DriverRoot(Path(configured[0]), f"{configured[1]} is set")
     default = Path(FLAG_BY_NAME[CONTAINER_PATH_FLAG].default)
     if _is_there(default):
         return DriverRoot(default, f"it is the default of --{CONTAINER_PATH_FLAG}")
@@ -51,7 +51,7 @@ def driver_root(flags: Mapping[str, str], environment: Mapping[str, str], contai
 
 def seen(root: DriverRoot, machine: str) -> Path | None:
     """Where the driver's root is for a machine; None where a described one has none here."""
-    return root.path if machine == NVML or (root.said and _is_there(root.path)) else None
+    return root.path if machine == NVML or (root.is_known and _is_there(root.path)) else None
 
 
 def _is_there(path: Path) -> bool:

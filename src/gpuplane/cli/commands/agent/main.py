@@ -155,17 +155,17 @@ def agent_parser() -> Parser:
 def _options(
     arguments: argparse.Namespace, flags: Mapping[str, str], environment: Mapping[str, str], root: DriverRoot
 ) -> Options:
-    def said(name: str) -> str:
+    def flag_text(name: str) -> str:
         return flag_text_or_default(name, flags, environment)
 
-    socket = said("kubelet-socket")
-    config = said("config-file") or said("config-file-srcdir")
+    socket = flag_text("kubelet-socket")
+    config = flag_text("config-file") or flag_text("config-file-srcdir")
     source = Source(
         path=Path(config) if config else None,
         name=arguments.config_name,
-        default=said("default-config"),
-        fallbacks=tuple(filter(None, said("fallback-strategies").split(","))) or Source().fallbacks,
-        asks=bool(said("node-name")),
+        default=flag_text("default-config"),
+        fallbacks=tuple(filter(None, flag_text("fallback-strategies").split(","))) or Source().fallbacks,
+        asks=bool(flag_text("node-name")),
         flags=flags,
         environment=dict(environment),
     )
@@ -174,15 +174,15 @@ def _options(
         registers=bool(socket),
         state_dir=arguments.state_dir,
         config=source,
-        node_name=said("node-name"),
+        node_name=flag_text("node-name"),
         pod_uid=_pod_uid(arguments.pod_uid, environment),
-        node_label=said("node-label"),
-        kubeconfig=Path(said("kubeconfig")) if said("kubeconfig") else None,
+        node_label=flag_text("node-label"),
+        kubeconfig=Path(flag_text("kubeconfig")) if flag_text("kubeconfig") else None,
         pages=read_serving_options(
-            lambda name: vars(arguments)[name.replace("-", "_")], environment, said("kubeconfig")
+            lambda name: vars(arguments)[name.replace("-", "_")], environment, flag_text("kubeconfig")
         ),
         counters=_counters(arguments.dcgm_counters, environment),
-        host_name=said("node-name") or os.uname().nodename,
+        host_name=flag_text("node-name") or os.uname().nodename,
         records_root=arguments.host_root,
         kernel_log=_kernel_log(arguments.kernel_log, arguments.machine, arguments.host_root),
         kernel_pids=arguments.machine != NVML or has_host_pids(),
@@ -213,33 +213,33 @@ def _kubelet_root(root: Path | None, socket: str) -> Path:
     return root or beside
 
 
-def _kernel_log(said: str | None, machine: str, host_root: Path) -> Path | None:
-    if said is None:
+def _kernel_log(given: str | None, machine: str, host_root: Path) -> Path | None:
+    if given is None:
         return host_root / "dev/kmsg" if machine == NVML else None
-    return Path(said) if said else None
+    return Path(given) if given else None
 
 
-def _device_nodes(said: str | None, machine: str, host_root: Path) -> Path | None:
+def _device_nodes(given: str | None, machine: str, host_root: Path) -> Path | None:
     """Nothing is made on the machine that only plays another."""
-    if said is None:
+    if given is None:
         return host_root if machine == NVML else None
-    return Path(said) if said else None
+    return Path(given) if given else None
 
 
-def _cdi_dir(said: str | None, machine: str) -> Path | None:
+def _cdi_dir(given: str | None, machine: str) -> Path | None:
     """What is not there is nothing for this node's container runtime."""
-    if said is None:
+    if given is None:
         return Path(USUAL_CDI_DIR) if machine == NVML else None
-    return Path(said).absolute() if said else None
+    return Path(given).absolute() if given else None
 
 
-def _counters(said: str | None, environment: Mapping[str, str]) -> Path | None:
-    path = environment.get("DCGM_EXPORTER_COLLECTORS", "") if said is None else said
+def _counters(given: str | None, environment: Mapping[str, str]) -> Path | None:
+    path = environment.get("DCGM_EXPORTER_COLLECTORS", "") if given is None else given
     return Path(path) if path else None
 
 
-def _pod_uid(said: str | None, environment: Mapping[str, str]) -> str:
-    uid = environment.get("POD_UID", "") if said is None else said
+def _pod_uid(given: str | None, environment: Mapping[str, str]) -> str:
+    uid = environment.get("POD_UID", "") if given is None else given
     if uid and not POD_UID.fullmatch(uid):
         raise ValueError(f"--pod-uid (environment POD_UID) must be the UID of a pod, a UUID, not {uid!r}")
     return uid

@@ -137,46 +137,50 @@ def parameter(names: str) -> str:
     return names.split()[0].strip("-").replace("-", "_").replace(".", "_")
 
 
-def requested_spec(said: Mapping[str, Any], host: Path | None) -> SpecOptions:
+def requested_spec(option_values: Mapping[str, Any], host: Path | None) -> SpecOptions:
     """What the options ask for. Raises click.BadParameter.
 
     `host`: where the host's root is seen; None where it is not.
     """
-    mode = said["mode"]
+    mode = option_values["mode"]
     if mode in UNSUPPORTED_MODES:
         raise _bad_option("--mode", f"{mode} {UNSUPPORTED_MODES[mode]}")
-    if said["config_search_path"]:
+    if option_values["config_search_path"]:
         raise _bad_option("--config-search-path", "gpuplane searches for files only where the driver installs them")
     vendor, name = KIND_BY_MODE[MODE_BY_NAME[mode]].split("/")
-    kind = f"{said['vendor'] or vendor}/{said['class'] or name}"
+    kind = f"{option_values['vendor'] or vendor}/{option_values['class'] or name}"
     for where, problem in all_spec_problems(Spec(LOWEST_WRITTEN_VERSION, kind)):
         if where == ("kind",):
             raise _bad_option("--vendor, --class", problem.removeprefix("kind: "))
     for option in ("--driver-root", "--dev-root", "--hook-path"):
-        if (path := said[parameter(option)]) and not path.startswith("/"):
+        if (path := option_values[parameter(option)]) and not path.startswith("/"):
             raise _bad_option(option, f"{path!r} is not an absolute path on the host")
-    ids = _split_values(said["device_id"])
+    ids = _split_values(option_values["device_id"])
     return SpecOptions(
         kind=kind,
         mode=MODE_BY_NAME[mode],
-        naming=_checked_choices("--device-name-strategy", said["device_name_strategy"], get_args(NamingStrategy))
+        naming=_checked_choices(
+            "--device-name-strategy", option_values["device_name_strategy"], get_args(NamingStrategy)
+        )
         or ("index", "uuid"),
-        with_all_device=not said["no_all_device"] and NONE_NAME not in ids,
+        with_all_device=not option_values["no_all_device"] and NONE_NAME not in ids,
         ids=ids,
-        driver_root=said["driver_root"] or "/",
-        dev_root=said["dev_root"] or said["driver_root"] or "/",
-        hook_program=_hook_program(said["hook"], said["hook_path"], said["nvidia_cdi_hook_path"], host),
-        disabled_hooks=_checked_choices("--disable-hook", said["disable_hook"], CDI_HOOK_NAMES),
-        enabled_hooks=_checked_choices(
-            "--enable-hook", said["enable_hook"], [each for each in CDI_HOOK_NAMES if each != ALL_NAME]
+        driver_root=option_values["driver_root"] or "/",
+        dev_root=option_values["dev_root"] or option_values["driver_root"] or "/",
+        hook_program=_hook_program(
+            option_values["hook"], option_values["hook_path"], option_values["nvidia_cdi_hook_path"], host
         ),
-        feature_flags=_checked_choices("--feature-flag", said["feature_flag"], CDI_FEATURE_FLAGS),
+        disabled_hooks=_checked_choices("--disable-hook", option_values["disable_hook"], CDI_HOOK_NAMES),
+        enabled_hooks=_checked_choices(
+            "--enable-hook", option_values["enable_hook"], [each for each in CDI_HOOK_NAMES if each != ALL_NAME]
+        ),
+        feature_flags=_checked_choices("--feature-flag", option_values["feature_flag"], CDI_FEATURE_FLAGS),
     )
 
 
-def library_folders(said: dict[str, Any]) -> tuple[str, ...]:
+def library_folders(option_values: dict[str, Any]) -> tuple[str, ...]:
     """The directories of --library-search-path. Raises click.UsageError for one that is not absolute."""
-    folders = _split_values(said["library_search_path"])
+    folders = _split_values(option_values["library_search_path"])
     if relative := [each for each in folders if not each.startswith("/")]:
         raise _bad_option("--library-search-path", f"{relative[0]!r} is not an absolute path below the driver root")
     return folders
@@ -214,13 +218,13 @@ def _hook_program(hook: str, ours: str, theirs: str, host: Path | None) -> HookP
     return None
 
 
-def output_file(said: Mapping[str, Any]) -> tuple[Path | None, str]:
+def output_file(option_values: Mapping[str, Any]) -> tuple[Path | None, str]:
     """The file, None for standard output, and its format. Runtimes read files whose names end in .json or .yaml."""
-    named = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}.get(Path(said["output"]).suffix.lower())
-    form = said["format"] or named or "yaml"
-    if said["output"] in ("", "-"):
+    named = {".json": "json", ".yaml": "yaml", ".yml": "yaml"}.get(Path(option_values["output"]).suffix.lower())
+    form = option_values["format"] or named or "yaml"
+    if option_values["output"] in ("", "-"):
         return None, form
-    path = Path(said["output"])
+    path = Path(option_values["output"])
     if path.is_dir():
         raise _bad_option("--output", f"{path} is a directory: write the name of a file")
     if path.suffix not in (".json", ".yaml"):

@@ -60,7 +60,7 @@ def command(devices: tuple[str, ...], directories: tuple[Path, ...], as_json: bo
     """
     there = read_registry(directories)
     explanation = explain_devices(there, devices)
-    unresolvable = any(told.problem for told in explanation.devices)  # which tells of wrong files where they matter
+    unresolvable = any(device.problem for device in explanation.devices)  # which tells of wrong files where they matter
     left, unknown = _left_out([name for name in devices if name in there.devices], state_dir)
     if not as_json:
         for problem in filter(None, (*(() if unresolvable else there.problem_by_file.values()), unknown)):
@@ -98,7 +98,7 @@ def document(explanation: Explanation, there: Registry, left: Left) -> dict[str,
         for piece in explanation.edit_explanations
     ]
     return {
-        "devices": [msgspec.structs.asdict(told) for told in explanation.devices],
+        "devices": [msgspec.structs.asdict(device) for device in explanation.devices],
         "edit_explanations": pieces,
         "edits": explanation.edits,
         "insecure_files": left,
@@ -108,11 +108,11 @@ def document(explanation: Explanation, there: Registry, left: Left) -> dict[str,
 
 def _lines(explanation: Explanation, left: Mapping[str, Text]) -> Iterator[str]:
     """The answer for programs that read lines."""
-    for told in explanation.devices:
-        if told.problem:
-            yield _line("unresolvable", told.name, told.problem)
+    for device in explanation.devices:
+        if device.problem:
+            yield _line("unresolvable", device.name, device.problem)
         else:
-            yield _line("device", told.name, told.file, _version(told), *told.overridden_files)
+            yield _line("device", device.name, device.file, _version(device), *device.overridden_files)
     for piece in explanation.edit_explanations:
         yield _line(
             piece.kind,
@@ -136,13 +136,15 @@ def _printable(text: str) -> str:
     return clip(text, len(text))
 
 
-def _version(told: DeviceResolution) -> str:
-    return f"CDI {told.version}" + (f", needed for {', '.join(told.version_features)}" if told.version_features else "")
+def _version(device: DeviceResolution) -> str:
+    return f"CDI {device.version}" + (
+        f", needed for {', '.join(device.version_features)}" if device.version_features else ""
+    )
 
 
-def _defined(told: DeviceResolution) -> str:
-    before = f", which has priority over {' and '.join(told.overridden_files)}" if told.overridden_files else ""
-    return f"{told.file} ({_version(told)}){before}"
+def _defined(device: DeviceResolution) -> str:
+    before = f", which has priority over {' and '.join(device.overridden_files)}" if device.overridden_files else ""
+    return f"{device.file} ({_version(device)}){before}"
 
 
 def _page(explanation: Explanation, left: Mapping[str, Text]) -> Iterator[Block]:
@@ -150,12 +152,12 @@ def _page(explanation: Explanation, left: Mapping[str, Text]) -> Iterator[Block]
     from rich.markup import escape
 
     width = terminal_width(sys.stdout.fileno())
-    for told in explanation.devices:
-        how, style = (f"cannot be used: {told.problem}", "red") if told.problem else (_defined(told), "")
-        whole = escape(wrap_line(f"{told.name}  {how}", width).removeprefix(told.name))
+    for device in explanation.devices:
+        how, style = (f"cannot be used: {device.problem}", "red") if device.problem else (_defined(device), "")
+        whole = escape(wrap_line(f"{device.name}  {how}", width).removeprefix(device.name))
         painted = f"[{style}]{whole}[/]" if style else whole
-        yield unbroken(f"[bold]{escape(told.name)}[/bold]{painted}")
-    if any(told.problem for told in explanation.devices):
+        yield unbroken(f"[bold]{escape(device.name)}[/bold]{painted}")
+    if any(device.problem for device in explanation.devices):
         yield "[red]A container that requests all of this cannot be created.[/red]"
     mounts = {mount.container_path: mount for mount in explanation.edits.mounts}
     for kind, pieces in groupby(explanation.edit_explanations, key=lambda piece: piece.kind):
@@ -172,7 +174,7 @@ def _page(explanation: Explanation, left: Mapping[str, Text]) -> Iterator[Block]
 
 
 def _whose(origin: tuple[str, ...], explanation: Explanation) -> str:
-    names = {told.name for told in explanation.devices}
+    names = {device.name for device in explanation.devices}
     return ", ".join(each if each in names else f"any device of {each}" for each in origin)
 
 

@@ -44,20 +44,20 @@ from gpuplane.node.model.machine import Machine
     show_default=True,
     help="How many seconds to wait for the driver.",
 )
-def command(machine: str, driver_root_ctr_path: str, timeout: float, **said: Any) -> None:
+def command(machine: str, driver_root_ctr_path: str, timeout: float, **option_values: Any) -> None:
     """Write a CDI specification of this machine's devices, once. The agent updates its own specifications by itself.
 
     Standard error says what is left out, and why. Exit status: 0 written, 1 nothing to write, 2 a wrong option.
     """
     here = driver_root_ctr_path
-    host = Path(here or "/") if machine == NVML and said["driver_root"] in ("", "/") else None
-    asked, (path, form) = requested_spec(said, host), output_file(said)
-    for each in options_without_effect(said, asked):
+    host = Path(here or "/") if machine == NVML and option_values["driver_root"] in ("", "/") else None
+    asked, (path, form) = requested_spec(option_values, host), output_file(option_values)
+    for each in options_without_effect(option_values, asked):
         note(each)
     if here and machine != NVML:
         note("--driver-root-ctr-path has no effect with a machine file: its driver is not installed anywhere")
     roots = Path(here or asked.driver_root), Path(here or asked.dev_root)
-    seen = _observe(machine, *roots, library_folders(said), timeout)
+    seen = _observe(machine, *roots, library_folders(option_values), timeout)
     spec = _build_spec(seen, asked)
     if path is None:
         click.echo(_format_spec(spec, form), nl=False)

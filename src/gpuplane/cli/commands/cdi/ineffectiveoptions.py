@@ -28,36 +28,36 @@ UNSUPPORTED_HOOKS = {
 """NVIDIA's hooks of which something is not done here, and why."""
 
 
-def options_without_effect(said: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
+def options_without_effect(option_values: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
     """A sentence for each option that was given and has no effect."""
     for names, *_ in OPTIONS:
         name = names.split()[0]
-        if not _is_given(name, said):
+        if not _is_given(name, option_values):
             continue
         if name in WITHOUT_EFFECT:
             yield f"{name} has no effect: {WITHOUT_EFFECT[name]}"
         elif asked.mode not in EFFECTIVE_MODES_BY_OPTION.get(name, (asked.mode,)):
             yield f"{name} has no effect with --mode {asked.mode}"
         elif name in HOOK_OPTIONS:
-            yield from _hook_options_without_effect(name, said, asked)
+            yield from _hook_options_without_effect(name, option_values, asked)
 
 
-def _is_given(name: str, said: Mapping[str, Any]) -> bool:
-    value = said[parameter(name)]
+def _is_given(name: str, option_values: Mapping[str, Any]) -> bool:
+    value = option_values[parameter(name)]
     return bool(value) and value != DEFAULT_BY_OPTION.get(name)
 
 
-def _hook_options_without_effect(name: str, said: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
+def _hook_options_without_effect(name: str, option_values: Mapping[str, Any], asked: SpecOptions) -> Iterator[str]:
     """Of the options for hooks, in a mode that has some."""
     ours = asked.hook_program is not None and not asked.hook_program.is_nvidia
     theirs = asked.hook_program is not None and asked.hook_program.is_nvidia
     match name:
-        case "--hook-path" if not ours and said["hook"] != "auto":
-            yield f"{name} has no effect with --hook {said['hook']}"
+        case "--hook-path" if not ours and option_values["hook"] != "auto":
+            yield f"{name} has no effect with --hook {option_values['hook']}"
         case "--hook-path" if theirs:
             yield f"{name} has no effect: --nvidia-cdi-hook-path has priority"
         case "--nvidia-cdi-hook-path" if not theirs:
-            yield f"{name} has no effect with --hook {said['hook']}"
+            yield f"{name} has no effect with --hook {option_values['hook']}"
         case "--disable-hook" if asked.hook_program is None:
             yield f"{name} has no effect: {NO_PROGRAM}"
         case "--enable-hook":

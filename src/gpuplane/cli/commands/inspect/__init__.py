@@ -66,9 +66,9 @@ def _watch(directory: Path, about_health: bool, as_json: bool) -> None:
         from gpuplane.cli.commands.inspect.page import health_page, node_page
 
         follow(directory, lambda looks: redraw(looks, health_page if about_health else node_page(directory)))
-    told = partial(_document, about_health=about_health)
+    compared_part = partial(_document, about_health=about_health)
     one = partial(_write_document if as_json else _write_block, about_health=about_health)
-    follow(directory, lambda looks: changes(looks, told, one))
+    follow(directory, lambda looks: changes(looks, compared_part, one))
 
 
 def _document(whole: Inspection, about_health: bool) -> Inspection | HealthInspection:

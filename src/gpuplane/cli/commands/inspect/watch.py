@@ -61,14 +61,16 @@ def _looks(directory: Path) -> Iterator[Look]:
             look = look.but(away=error.message)
 
 
-def changes(looks: Iterator[Look], told: Callable[[Inspection], object], write: Callable[[Inspection], None]) -> None:
-    """Write each look of which something new is `told`; say on standard error when the agent goes and comes."""
+def changes(
+    looks: Iterator[Look], compared_part: Callable[[Inspection], object], write: Callable[[Inspection], None]
+) -> None:
+    """Write each look in which `compared_part` is new; say on standard error when the agent goes and comes."""
     seen, away = None, False
     for look in looks:
         if bool(look.away) != away:
             away = not away
             click.echo(f"{look.away}. Trying again." if away else "The agent answers again.", err=True)
-        if not away and (now := told(look.timeless())) != seen:
+        if not away and (now := compared_part(look.timeless())) != seen:
             seen = now
             with uninterrupted():
                 write(look.inspection())

@@ -55,11 +55,11 @@ def _of_all(names: tuple[str, ...]) -> Iterator[Combination]:
 
 def _of_machine(names: tuple[str, ...], gpus: tuple[Gpu, ...]) -> Iterator[Combination]:
     """One for each kind of GPU. What a driver tells is verified."""
-    told = set()
+    explained_profiles = set()
     for gpu in gpus:
         profiles, card = profiles_of(gpu), card_of(gpu)
-        if profiles and profiles not in told:
-            told.add(profiles)
+        if profiles and profiles not in explained_profiles:
+            explained_profiles.add(profiles)
             is_verified = bool(gpu.mig is not None and gpu.mig.profiles) or card is None or card.is_verified
             found = combine(card.name if card is not None else gpu.model, profiles, names, is_verified=is_verified)
             if found is not None:

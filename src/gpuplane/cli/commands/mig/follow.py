@@ -116,7 +116,7 @@ def _differs(snapshot: Snapshot, request: LayoutRequest) -> bool:
 
 async def _follow(site: Site, request: LayoutRequest, patience: WaitLimit, *, debug: bool) -> Followed:
     began = changed = boottime()
-    told: dict[str, GpuProgress] = {}
+    last_printed: dict[str, GpuProgress] = {}
     evictions = Evictions(patience.kubeconfig) if patience.evicts else None
     last: object = None
     while True:
@@ -129,7 +129,7 @@ async def _follow(site: Site, request: LayoutRequest, patience: WaitLimit, *, de
         if progress is not None:
             final = {each.gpu for each in progress.gpus if _is_final(each, now, now - began, patience)}
             shown = [each for each in progress.gpus if each.gpu not in final or each.state == "done"]
-            _print_progress(snapshot, shown, told, debug=debug)
+            _print_progress(snapshot, shown, last_printed, debug=debug)
             if evictions is not None:
                 await evictions.evict(pod for each in progress.gpus if each.code == "held" for pod in each.holders)
             if len(final) == len(progress.gpus) or now - changed > MAX_IDLE_SECONDS:
@@ -161,13 +161,13 @@ def _is_final(gpu: GpuProgress, now: float, waited: float, patience: WaitLimit) 
 
 
 def _print_progress(
-    snapshot: Snapshot, gpus: Iterable[GpuProgress], told: dict[str, GpuProgress], *, debug: bool
+    snapshot: Snapshot, gpus: Iterable[GpuProgress], last_printed: dict[str, GpuProgress], *, debug: bool
 ) -> None:
     """Say what is new. That a GPU waits for a moment, or has its layout from the beginning, is not worth a line."""
     indices = {gpu.uuid: gpu.index for gpu in snapshot.gpus}
     for each in gpus:
-        before, told[each.gpu] = told.get(each.gpu), each.but(next_try_at=None)
-        if told[each.gpu] == before or (each.code == "allocatable" and not debug):
+        before, last_printed[each.gpu] = last_printed.get(each.gpu), each.but(next_try_at=None)
+        if last_printed[each.gpu] == before or (each.code == "allocatable" and not debug):
             continue
         if each.state == "done":
             if before is not None:

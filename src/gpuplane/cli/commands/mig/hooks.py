@@ -55,10 +55,10 @@ class Hooks:
             return str(error)
         except OSError as error:
             return os_error_text(error)
-        said = (done.output + done.errors).decode(errors="replace").strip()
-        if self._debug and said:
-            say(said, err=True)
-        return f"exit status {done.status}{': ' * bool(said)}{clip(said)}" if done.status else ""
+        output = (done.output + done.errors).decode(errors="replace").strip()
+        if self._debug and output:
+            say(output, err=True)
+        return f"exit status {done.status}{': ' * bool(output)}{clip(output)}" if done.status else ""
 
 
 def _parsed(path: Path) -> Mapping[HookName, tuple[Hook, ...]]:

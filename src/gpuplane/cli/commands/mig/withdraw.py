@@ -26,5 +26,7 @@ def command(as_json: bool, state_dir: Path) -> None:
     before = fetch_node_state(state_dir).snapshot.ledger.layout_request
     ask(state_dir, WithdrawLayouts(requested_at=boottime()))
     withdrawn = Withdrawn(config=before.name if before is not None else "")
-    said = f"{before.name} is withdrawn; the GPUs stay as they are" if before is not None else "nothing was requested"
-    print_result(withdrawn, [said], as_json=as_json)
+    sentence = (
+        f"{before.name} is withdrawn; the GPUs stay as they are" if before is not None else "nothing was requested"
+    )
+    print_result(withdrawn, [sentence], as_json=as_json)

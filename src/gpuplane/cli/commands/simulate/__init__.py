@@ -131,7 +131,7 @@ class Seeds(click.ParamType[tuple[int, ...]]):
 )
 @json_option("One JSON document, with each run.")
 @click.option("--csv", "as_csv", type=FILE_PATH, metavar="FILE", help="Write each run's figures to this file.")
-@click.option("--plot", "picture", type=FILE_PATH, metavar="FILE", help="Draw them: FILE.png or FILE.svg.")
+@click.option("--plot", "plot_file", type=FILE_PATH, metavar="FILE", help="Draw them: FILE.png or FILE.svg.")
 @click.option("--processes", type=click.IntRange(1, 1024), metavar="N", help="Default: one for each core.")
 def command(
     nodes: Path | None,
@@ -147,7 +147,7 @@ def command(
     fewer: bool,
     as_json: bool,
     as_csv: Path | None,
-    picture: Path | None,
+    plot_file: Path | None,
     processes: int | None,
 ) -> None:
     """Show how much of a cluster's GPUs placement policies allocate, and which pods they have no room for.
@@ -164,21 +164,21 @@ def command(
         raise usage_error(f"--queue {queue} needs --departures: a pod can only wait for one that departs")
     if departures and not nodes:
         raise usage_error("--departures needs --nodes and --pods: a cluster does not say how long its pods stay")
-    if picture is not None and picture.suffix not in PLOT_FILE_SUFFIXES:
-        raise usage_error(f"--plot {picture} has to end in .png or .svg")
+    if plot_file is not None and plot_file.suffix not in PLOT_FILE_SUFFIXES:
+        raise usage_error(f"--plot {plot_file} has to end in .png or .svg")
     require_package("numpy", "simulate", EXTRA_NAME)
-    if picture is not None:
+    if plot_file is not None:
         require_package("matplotlib", "--plot", EXTRA_NAME)
-    for out in (as_csv, picture):
+    for out in (as_csv, plot_file):
         if out is not None:
-            check_output(out, nodes, pods, saved, kubeconfig, picture if out is as_csv else None)
+            check_output(out, nodes, pods, saved, kubeconfig, plot_file if out is as_csv else None)
 
     from gpuplane.cluster.simulation.scenario import Queue, Scenario
 
     assert queue in get_args(Queue)
     scenario = Scenario(arrivals, departures, queue)  # type: ignore[arg-type]
     trace = read_trace(nodes, pods) if nodes and pods else read_cluster(kubeconfig, saved)
-    simulate(trace, scenario, policies, seeds, fewer, processes, as_json, as_csv, picture)
+    simulate(trace, scenario, policies, seeds, fewer, processes, as_json, as_csv, plot_file)
 
 
 def read_trace(nodes: Path, pods: Path) -> "Trace":
@@ -227,7 +227,7 @@ def simulate(
     processes: int | None,
     as_json: bool,
     as_csv: Path | None,
-    picture: Path | None,
+    plot_file: Path | None,
 ) -> None:
     """Play all runs, and print and write what they show. Raises ClickException."""
     from gpuplane.cli.commands.simulate import output
@@ -242,13 +242,13 @@ def simulate(
         is_killed = error.status == -signal.SIGKILL
         advice = ". The kernel may have done so for want of memory: --processes 1 takes less" if is_killed else ""
         raise click.ClickException(f"{error}{advice}") from None
-    problem = _write_files(report, as_csv, picture)
+    problem = _write_files(report, as_csv, plot_file)
     print_result(report, output.lines(report), output.page(report), as_json=as_json)
     if problem is not None:
         raise problem
 
 
-def _write_files(report: "Report", as_csv: Path | None, picture: Path | None) -> click.ClickException | None:
+def _write_files(report: "Report", as_csv: Path | None, plot_file: Path | None) -> click.ClickException | None:
     """What is wrong with one of them: minutes of work are not thrown away for that."""
     from gpuplane.cli.commands.simulate import output
 
@@ -256,10 +256,10 @@ def _write_files(report: "Report", as_csv: Path | None, picture: Path | None) ->
     try:
         if as_csv is not None:
             write_output(as_csv, output.csv_of(report))
-        if picture is not None:
+        if plot_file is not None:
             from gpuplane.cluster.simulation.plot import plot
 
-            write_output(picture, plot(report, picture.suffix))
+            write_output(plot_file, plot(report, plot_file.suffix))
     except click.ClickException as error:
         problem = error
     return problem

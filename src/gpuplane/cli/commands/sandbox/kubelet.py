@@ -1,4 +1,4 @@
-"""`gpuplane sandbox`: what a node needs beside the agent, on any machine."""
+"""`gpuplane sandbox kubelet`: the parts of a kubelet that deal with devices, on any machine."""
 
 import asyncio
 import os
@@ -22,12 +22,7 @@ from gpuplane.sandbox.kubelet.messages import Message
 from gpuplane.service.serving import stop_at_signal
 
 
-@click.group()
-def command() -> None:
-    """Try gpuplane on any machine: no GPU, no cluster, no root."""
-
-
-@command.command()
+@click.command()
 @click.option("--root", required=True, type=FILE_PATH, metavar="DIR", help="Kubelet's directory.")
 @click.option(
     "--numa", is_flag=True, help="Choose devices of one NUMA node, as the Topology Manager's policy best-effort does."
@@ -43,7 +38,7 @@ def command() -> None:
 )
 @json_option("Print one JSON object on each line.")
 @click.option("--no-input", is_flag=True, help="Read no commands: run until a signal.")
-def kubelet(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_input: bool) -> None:
+def command(root: Path, numa: bool, cdi: tuple[Path, ...], as_json: bool, no_input: bool) -> None:
     """Run the parts of a kubelet that deal with devices, and print what plugins do.
 
     It reads commands from its standard input, and ends when that ends; `help` lists them. In another terminal:

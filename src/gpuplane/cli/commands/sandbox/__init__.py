@@ -1,0 +1,15 @@
+"""`gpuplane sandbox`: what plays a node, or a cluster, on any machine. One module a subcommand, imported when it is
+asked for."""
+
+import click
+
+from gpuplane.cli.kit.program import CommandGroup
+
+COMMANDS = {
+    "kubelet": "run the parts of a kubelet that deal with devices",
+}
+
+
+@click.group(cls=CommandGroup, package=__name__, table=COMMANDS)
+def command() -> None:
+    """Try gpuplane on any machine: no GPU, no cluster, no root."""

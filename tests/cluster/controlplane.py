@@ -92,6 +92,14 @@ class Client:
 
     async def apply(self, found: Json, **params: str) -> tuple[int, Json]:
         """What `kubectl apply --server-side` does with an object."""
+        options = {"fieldManager": "admin", "force": "true", **params}
+        return await self.tried("PATCH", await self._path(found), found, "application/apply-patch+yaml", **options)
+
+    async def delete(self, found: Json) -> None:
+        """An object, at once."""
+        await self.ask("DELETE", await self._path(found), gracePeriodSeconds="0")
+
+    async def _path(self, found: Json) -> str:
         version, name = found["apiVersion"], found["metadata"]["name"]
         root = f"/apis/{version}" if "/" in version else f"/api/{version}"
         if (version, found["kind"]) not in self._plurals:
@@ -100,10 +108,7 @@ class Client:
                     self._plurals[version, each["kind"]] = each["name"], each["namespaced"]
         plural, namespaced = self._plurals[version, found["kind"]]
         space = f"/namespaces/{found['metadata'].get('namespace', 'default')}" if namespaced else ""
-        path = f"{root}{space}/{plural}/{name}"
-        return await self.tried(
-            "PATCH", path, found, "application/apply-patch+yaml", fieldManager="admin", force="true", **params
-        )
+        return f"{root}{space}/{plural}/{name}"
 
     async def patch(self, path: str, change: Any, subresource: str = "") -> Json:
         """A merge patch."""

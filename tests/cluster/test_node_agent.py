@@ -196,7 +196,7 @@ async def accepted(admin: Client, found: Json, **params: str) -> None:
     assert status < 300, f"{found['kind']} {found['metadata']['name']}: {answer.get('message')}"
 
 
-@pytest.mark.parametrize("overlay", ["host", "nvidia-runtime"])
+@pytest.mark.parametrize("overlay", ["host", "nvidia-runtime", "described"])
 async def test_all_that_ships_is_accepted(site: Site, overlay: str) -> None:
     """An overlay with each component that it offers, in its order. Nobody serves the kinds of Prometheus' operator."""
     offered = re.findall(

@@ -184,13 +184,13 @@ def test_who_only_looks_hears_that_nothing_was_written(tmp_path: Path, golden: G
 DIES = """
 import os, sys
 from gpuplane.node.host.runtimes import memories
-written, wrote = [], memories._write
+written, wrote = [], memories._replace_file
 def write(path, data):
     if written:
         os._exit(9)
     wrote(path, data)
     written.append(path)
-memories._write = write
+memories._replace_file = write
 from gpuplane.cli import main
 sys.argv[1:] = ["runtime", "configure", *sys.argv[1:]]
 main()

@@ -61,20 +61,20 @@ def remembered_changes(state: Path, runtime: str) -> list[ChangeRecord]:
             names = sorted(os.listdir(folder))  # noqa: PTH208 (glob says nothing of a folder that it may not read)
         except FileNotFoundError:
             return []
-    return [_load(folder / name) for name in names if name.startswith(f"{runtime}-") and name.endswith(".json")]
+    return [_read_record(folder / name) for name in names if name.startswith(f"{runtime}-") and name.endswith(".json")]
 
 
 def apply_change(state: Path, runtime: str, change: FileChange, restart: str) -> str:
     """Change a file and remember it; the path that was written, behind links. Raises NodeAccessFailed, Invalid."""
     target = os.path.realpath(change.path)
-    kept = _kept(state, runtime, target)
+    kept = _record_path(state, runtime, target)
     with as_node_access_failure(target):
         current = read(target) if Path(target).exists() else None
     if current != change.before:
         raise NodeAccessFailed(f"{change.path}: another program has just changed it: run this again")
-    memory = record_change(runtime, target, restart, change, _load(kept) if kept.exists() else None)
-    _write(kept, msgspec.json.encode(_File(FILE_VERSION, memory)))
-    _write(Path(target), change.after)
+    memory = record_change(runtime, target, restart, change, _read_record(kept) if kept.exists() else None)
+    _replace_file(kept, msgspec.json.encode(_File(FILE_VERSION, memory)))
+    _replace_file(Path(target), change.after)
     return target
 
 
@@ -93,16 +93,16 @@ def restore_file(state: Path, memory: ChangeRecord, current: bytes | None, resul
         with as_node_access_failure(path):
             path.unlink(missing_ok=True)
     elif result.data != current:
-        _write(path, result.data)
+        _replace_file(path, result.data)
     with as_node_access_failure(state):
-        _kept(state, memory.runtime, memory.path).unlink(missing_ok=True)
+        _record_path(state, memory.runtime, memory.path).unlink(missing_ok=True)
 
 
-def _kept(state: Path, runtime: str, target: str) -> Path:
+def _record_path(state: Path, runtime: str, target: str) -> Path:
     return state / FOLDER_NAME / f"{runtime}-{content_digest(target.encode())[:16]}.json"
 
 
-def _load(path: Path) -> ChangeRecord:
+def _read_record(path: Path) -> ChangeRecord:
     try:
         with as_node_access_failure(path):
             file = msgspec.json.decode(read(path), type=_File)
@@ -118,7 +118,7 @@ def _load(path: Path) -> ChangeRecord:
     return file.memory
 
 
-def _write(path: Path, data: bytes) -> None:
+def _replace_file(path: Path, data: bytes) -> None:
     """Write a file whole or not at all. Raises NodeAccessFailed."""
     aside = path.with_name(f".{path.name}.gpuplane")
     with as_node_access_failure(path):
@@ -128,7 +128,7 @@ def _write(path: Path, data: bytes) -> None:
             aside.unlink(missing_ok=True)  # of a run that died; somebody else's would be written through
             with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
                 file.write(data)
-                _like(path, file.fileno(), mode)
+                _copy_owner_and_labels(path, file.fileno(), mode)
                 file.flush()
                 os.fsync(file.fileno())
             aside.replace(path)
@@ -139,7 +139,7 @@ def _write(path: Path, data: bytes) -> None:
         sync_directory(path.parent)
 
 
-def _like(path: Path, fd: int, mode: int) -> None:
+def _copy_owner_and_labels(path: Path, fd: int, mode: int) -> None:
     """Give an open file the owner, mode and labels (SELinux) of the file at the path; the mode where there is none."""
     if not path.exists():
         os.fchmod(fd, mode)

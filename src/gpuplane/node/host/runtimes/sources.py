@@ -75,20 +75,20 @@ def as_node_access_failure(path: str | Path) -> Iterator[None]:
 def plan_runtime_change(request: RuntimeRequest) -> RuntimePlan:
     """What a runtime needs. Raises NodeAccessFailed and Invalid."""
     if request.runtime == "containerd":
-        return _containerd(request)
-    number = _version(request, RUNTIME_BINARIES[request.runtime])
-    main = _read(request.config or {"docker": DOCKER_CONFIG, "crio": CRIO_CONFIG}[request.runtime])
+        return _plan_containerd_change(request)
+    number = _runtime_version(request, RUNTIME_BINARIES[request.runtime])
+    main = _read_config_file(request.config or {"docker": DOCKER_CONFIG, "crio": CRIO_CONFIG}[request.runtime])
     if request.runtime == "docker":
         if request.drop_in:
             raise NodeAccessFailed("Docker reads only one file and no drop-in files: remove --drop-in-config")
-        _there(main, number, "Docker")
+        _require_runtime_on_node(main, number, "Docker")
         plan = docker.plan_changes(main, number, request.directory)
     else:
-        plan = _crio(request, main, number)
+        plan = _plan_crio_change(request, main, number)
     return RuntimePlan(plan, number, RESTART_COMMANDS[request.runtime])
 
 
-def _version(request: RuntimeRequest, binary: str) -> Version | None:
+def _runtime_version(request: RuntimeRequest, binary: str) -> Version | None:
     """The runtime's version as it is told, or as its program says; None without one. Raises NodeAccessFailed."""
     if request.version:
         number = parse_version(request.version)
@@ -99,24 +99,26 @@ def _version(request: RuntimeRequest, binary: str) -> Version | None:
         said = asyncio.run(programs.run((request.binary or binary, "--version"), VERSION_TIMEOUT))
     except (OSError, programs.OutputTooLarge) as error:
         if request.binary:
-            raise NodeAccessFailed(f"{request.binary}: does not print its version: {_why(error)}") from None
+            raise NodeAccessFailed(
+                f"{request.binary}: does not print its version: {_version_error_text(error)}"
+            ) from None
         return None
     return parse_version(said.output.decode(errors="replace"))
 
 
-def _why(error: OSError | programs.OutputTooLarge) -> str:
+def _version_error_text(error: OSError | programs.OutputTooLarge) -> str:
     if isinstance(error, TimeoutError):
         return f"timed out after {VERSION_TIMEOUT:g} s"
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def _containerd(request: RuntimeRequest) -> RuntimePlan:
-    path = request.config or _main()
-    main = _read(path)
+def _plan_containerd_change(request: RuntimeRequest) -> RuntimePlan:
+    path = request.config or _containerd_config_path()
+    main = _read_config_file(path)
     by = distributions.find_distribution(path, decode_text(main))
-    number = _version(request, by.containerd_binary if by else "containerd")
+    number = _runtime_version(request, by.containerd_binary if by else "containerd")
     if by is None:
-        _there(main, number, "containerd")
+        _require_runtime_on_node(main, number, "containerd")
     notes: tuple[str, ...] = ()
     if by is not None:
         said = tomltext.get_value(decode_text(main), ("version",), path)
@@ -124,7 +126,7 @@ def _containerd(request: RuntimeRequest) -> RuntimePlan:
         found = distributions.find_template(by, path, said if isinstance(said, int) else 0, beside)
         if found:
             notes = (f"{path} is generated from {found} by {by.name} at each start, so {found} is the file to change",)
-            main = _read(found)
+            main = _read_config_file(found)
     sources, missing = _with_drop_in(main, number, request.drop_in)
     plan = containerd.plan_changes(
         sources, number, request.directory, request.drop_in, missing, generated_by=None if notes else by
@@ -134,7 +136,7 @@ def _containerd(request: RuntimeRequest) -> RuntimePlan:
     )
 
 
-def _main() -> str:
+def _containerd_config_path() -> str:
     """The file that containerd reads: the usual one, else that of the one distribution that is here."""
     usual = [f"{each.config_root}{each.config_path_below_root}" for each in KUBERNETES_DISTRIBUTIONS]
     found = [each for each in usual if Path(each).exists()]
@@ -177,12 +179,12 @@ def _with_imports(
     for source in (pending := [main]):
         for pattern in (*containerdconfig.import_patterns(source, number), *(more_patterns if source is main else ())):
             if pattern not in found:
-                found[pattern] = _matches(pattern, drop_in)
+                found[pattern] = _files_of_pattern(pattern, drop_in)
                 _require_few(sources, found, main.path)
             for path in found[pattern]:
                 if path in sources:
                     continue
-                sources[path] = _read(path)
+                sources[path] = _read_config_file(path)
                 if sources[path].data is None and path != drop_in:
                     raise NodeAccessFailed(f"{path}: is imported by {source.path}, but does not exist")
                 pending.append(sources[path])
@@ -200,7 +202,7 @@ def _require_few(sources: dict[str, RuntimeConfigFileContent], patterns: Collect
         )
 
 
-def _matches(pattern: str, drop_in: str) -> list[str]:
+def _files_of_pattern(pattern: str, drop_in: str) -> list[str]:
     """The files of a pattern, with the one that is to come. As in Go's filepath.Glob, two stars mean the same as one.
 
     Raises NodeAccessFailed for a pattern with so many stars that it walks whole trees.
@@ -213,7 +215,7 @@ def _matches(pattern: str, drop_in: str) -> list[str]:
     return sorted({*found, drop_in} if drop_in and PurePath(drop_in).match(pattern) else found)
 
 
-def _there(main: RuntimeConfigFileContent, number: Version | None, name: str) -> None:
+def _require_runtime_on_node(main: RuntimeConfigFileContent, number: Version | None, name: str) -> None:
     """Raises NodeAccessFailed where nothing shows that the runtime is on this node."""
     if main.data is None and number is None:
         raise NodeAccessFailed(
@@ -221,7 +223,9 @@ def _there(main: RuntimeConfigFileContent, number: Version | None, name: str) ->
         )
 
 
-def _crio(request: RuntimeRequest, main: RuntimeConfigFileContent, number: Version | None) -> ConfigChangePlan:
+def _plan_crio_change(
+    request: RuntimeRequest, main: RuntimeConfigFileContent, number: Version | None
+) -> ConfigChangePlan:
     folder = Path(main.path).with_name("crio.conf.d")
     if request.drop_in and Path(request.drop_in).parent != folder:
         raise NodeAccessFailed(f"{request.drop_in}: CRI-O reads drop-ins in {folder} only")
@@ -229,12 +233,12 @@ def _crio(request: RuntimeRequest, main: RuntimeConfigFileContent, number: Versi
     with as_node_access_failure(folder):
         paths = {str(each) for each in folder.iterdir() if each.is_file()} if folder.is_dir() else set()
     if not paths:
-        _there(main, number, "CRI-O")
+        _require_runtime_on_node(main, number, "CRI-O")
     added = sorted({*paths, new} - {main.path})
-    return crio.plan_changes((main, *map(_read, added)), number, request.directory, new, request.drop_in)
+    return crio.plan_changes((main, *map(_read_config_file, added)), number, request.directory, new, request.drop_in)
 
 
-def _read(path: str) -> RuntimeConfigFileContent:
+def _read_config_file(path: str) -> RuntimeConfigFileContent:
     """A file; without data where there is none. Raises NodeAccessFailed."""
     with as_node_access_failure(path):
         try:

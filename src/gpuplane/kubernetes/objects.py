@@ -15,9 +15,9 @@ import msgspec
 from gpuplane.kubernetes.quantities import parse_quantity
 from gpuplane.kubernetes.selectors import NodeSelector, Taint, Toleration
 
-MILLI = Fraction(1, 1000)
-NONE = Decimal(0)
-LARGEST = 1 << 50
+ONE_THOUSANDTH = Fraction(1, 1000)
+ZERO_QUANTITY = Decimal(0)
+MAX_AMOUNT = 1 << 50
 """What is more counts as that: amounts are added in 64 bits."""
 HUGE_PAGES = "hugepages-"
 Amount = str | int | float
@@ -288,18 +288,18 @@ def quantities(resources: Resources | None) -> dict[str, Decimal]:
 
 def added(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
     """The sum of two amounts of each resource."""
-    return {**one, **{name: one.get(name, NONE) + amount for name, amount in other.items()}}
+    return {**one, **{name: one.get(name, ZERO_QUANTITY) + amount for name, amount in other.items()}}
 
 
 def larger(one: Mapping[str, Decimal], other: Mapping[str, Decimal]) -> dict[str, Decimal]:
     """The larger of two amounts of each resource."""
-    return {name: max(one.get(name, NONE), other.get(name, NONE)) for name in {**one, **other}}
+    return {name: max(one.get(name, ZERO_QUANTITY), other.get(name, ZERO_QUANTITY)) for name in {**one, **other}}
 
 
 def in_units(amount: Decimal, per: Fraction | int = 1, rounded: Literal["up", "down"] = "up") -> int:
     """An amount as a whole number of units of `per`."""
     number = amount if per == 1 else Fraction(amount) / per
-    return min(math.ceil(number) if rounded == "up" else math.floor(number), LARGEST)
+    return min(math.ceil(number) if rounded == "up" else math.floor(number), MAX_AMOUNT)
 
 
 def amount_of(resources: Resources, name: str, per: Fraction | int = 1, rounded: Literal["up", "down"] = "up") -> int:

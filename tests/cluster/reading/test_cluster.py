@@ -15,7 +15,7 @@ from gpuplane.cluster.model.pods import tell_placement
 from gpuplane.cluster.reading.cluster import SeenCluster, read_cluster
 from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, encode_node_gpus
 from gpuplane.kubernetes.contracts.nodegpus import Holding, NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
-from gpuplane.kubernetes.objects import LARGEST, ApiNode, ApiPod
+from gpuplane.kubernetes.objects import MAX_AMOUNT, ApiNode, ApiPod
 from gpuplane.kubernetes.podref import PodRef
 
 GPU, MIG = OfferedResource("nvidia.com/gpu"), OfferedResource("nvidia.com/mig-1g.10gb")
@@ -247,7 +247,7 @@ def test_amounts_of_any_size_are_added_within_64_bits() -> None:
     found = seen([node("n", told=described)], [*asking])
     cluster = build(found)
 
-    assert cluster.gpu_memory_mib[0, 0] == LARGEST
+    assert cluster.gpu_memory_mib[0, 0] == MAX_AMOUNT
     assert Engine(cluster, make_policy("binpack")).choose(found.waiting[0].request) is None
 
 

@@ -19,8 +19,8 @@ from gpuplane.cluster.reading.peers import HAMI_DEVICES_ANNOTATION, hami_resourc
 from gpuplane.kubernetes.contracts.nodeannotation import ANNOTATION, GIVEN_OUT_STATES, decode_node_gpus
 from gpuplane.kubernetes.contracts.nodegpus import NodeGpu, NodeGpus, NodeMigDevice, OfferedResource
 from gpuplane.kubernetes.objects import (
-    LARGEST,
-    MILLI,
+    MAX_AMOUNT,
+    ONE_THOUSANDTH,
     ApiNode,
     Resources,
     amount_of,
@@ -85,7 +85,7 @@ def _without_gpus(api: ApiNode) -> Node:
     closing = [each for each in taints if each.key.startswith(NODE_TAINT_PREFIX)]
     return Node(
         name=api.metadata.name,
-        cpu_milli=amount_of(have, "cpu", MILLI, "down"),
+        cpu_milli=amount_of(have, "cpu", ONE_THOUSANDTH, "down"),
         memory_bytes=amount_of(have, "memory", rounded="down"),
         labels=api.metadata.labels or {},
         is_schedulable=not api.spec.unschedulable and not closing,
@@ -98,7 +98,7 @@ def _other_resources(have: Resources) -> dict[str, int]:
     """What a node has beside CPU and memory. What it does not name it does not have, as kube-scheduler takes it
     (noderesources/fit.go). Every kubelet says how many pods it takes; a file written by hand may leave that out, and
     then it takes any number."""
-    found = {"pods": LARGEST} if "pods" not in have else {}
+    found = {"pods": MAX_AMOUNT} if "pods" not in have else {}
     found |= {
         name: in_units(amount, rounded="down")
         for name, amount in quantities(have).items()
@@ -159,7 +159,7 @@ def _gpu(each: NodeGpu) -> Gpu:
     return Gpu(
         id=each.uuid,
         model=model_name(each.model),
-        memory_mib=min(resource.share_mib * each.ids, LARGEST) if resource and shares_memory else each.memory_mib,
+        memory_mib=min(resource.share_mib * each.ids, MAX_AMOUNT) if resource and shares_memory else each.memory_mib,
         units=max(each.ids, 1) if not shares_memory else 1,
         is_partitioned=bool(each.mig),
         profiles=dict(profiles),
@@ -231,7 +231,7 @@ def _by_memory(name: str, labels: Mapping[str, str], shared: int, capacity: Reso
     extender places nothing there (pkg/utils/node.go); NVIDIA's label says how many they are.
     """
     count = min(_aliyun_gpus(capacity, labels), MAX_GPUS_PER_NODE)
-    memory = min(shared // max(count, 1) * _unit_mib(shared, count), LARGEST)
+    memory = min(shared // max(count, 1) * _unit_mib(shared, count), MAX_AMOUNT)
     model = model_name(labels.get("nvidia.com/gpu.product", ""))
     code = "" if amount_of(capacity, ALIYUN_COUNT) else NOT_OFFERED
     return tuple(Gpu(f"{name}/{place}", model, memory, resource=ALIYUN_MEMORY, code=code) for place in range(count))

@@ -17,7 +17,7 @@ import msgspec
 
 from gpuplane.base.value import Value
 from gpuplane.cluster.model.nodes import Gpu
-from gpuplane.kubernetes.objects import LARGEST, NOT_DECODED, ApiPod, Container, is_number, model_name
+from gpuplane.kubernetes.objects import MAX_AMOUNT, NOT_DECODED, ApiPod, Container, is_number, model_name
 from gpuplane.kubernetes.resourcenames import GPU_RESOURCE
 
 HAMI_DEVICES_ANNOTATION, HAMI_ALLOCATION_ANNOTATION = "hami.io/node-nvidia-register", "hami.io/vgpu-devices-allocated"
@@ -47,11 +47,11 @@ class HeldGpu(Value):
 
 class _Registered(msgspec.Struct):
     id: Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
-    devmem: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] = 0
-    count: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] = 0
+    devmem: Annotated[int, msgspec.Meta(ge=0, le=MAX_AMOUNT)] = 0
+    count: Annotated[int, msgspec.Meta(ge=0, le=MAX_AMOUNT)] = 0
     type: Annotated[str, msgspec.Meta(max_length=253)] = ""
     health: bool = False
-    index: Annotated[int, msgspec.Meta(ge=0, le=LARGEST)] = 0
+    index: Annotated[int, msgspec.Meta(ge=0, le=MAX_AMOUNT)] = 0
 
 
 _DEVICES_DECODER = msgspec.json.Decoder(

@@ -35,9 +35,9 @@ from gpuplane.cluster.reading.nodes import (
 from gpuplane.cluster.reading.peers import GPU_CORES, GPU_MEMORY, GPU_MEMORY_PERCENT, HAMI_MODEL_PREFIX
 from gpuplane.kubernetes.objects import (
     HUGE_PAGES,
-    LARGEST,
-    MILLI,
-    NONE,
+    MAX_AMOUNT,
+    ONE_THOUSANDTH,
+    ZERO_QUANTITY,
     Affinity,
     ApiPod,
     Container,
@@ -85,7 +85,7 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
     spec, metadata = api.spec, api.metadata
     total = total_resources(api)
     asking = _gpu_requests(api, there)
-    if mib := min(in_units(total.get(ALIYUN_MEMORY, NONE)) * _aliyun_mib(there), LARGEST):
+    if mib := min(in_units(total.get(ALIYUN_MEMORY, ZERO_QUANTITY)) * _aliyun_mib(there), MAX_AMOUNT):
         names = [each.name for each in _containers(spec) if amount_of(each.amounts(), ALIYUN_MEMORY)]
         asking.append((names[0] if names else "", GpuRequest(memory_mib=mib, resource=ALIYUN_MEMORY)))
     selection = _selection(metadata.annotations or {}, there)
@@ -94,8 +94,8 @@ def read_pod(api: ApiPod, there: GpusThere) -> Pod:
         uid=metadata.uid or name,
         name=name,
         request=Request(
-            cpu_milli=in_units(total.pop("cpu", NONE), MILLI),
-            memory_bytes=in_units(total.pop("memory", NONE)),
+            cpu_milli=in_units(total.pop("cpu", ZERO_QUANTITY), ONE_THOUSANDTH),
+            memory_bytes=in_units(total.pop("memory", ZERO_QUANTITY)),
             gpus=tuple(wanted.but(**selection) for _, wanted in asking),
             nodes=_node_rules(spec),
             others=_other_resources(total, api, there),
@@ -225,7 +225,7 @@ def _gpu_requests_of_container(amounts: Resources, there: GpusThere) -> Iterator
         if not (count := _count(amounts, name)) or (name == GPU_RESOURCE and (memory or percent or milli)):
             continue
         if mib:
-            yield GpuRequest(memory_mib=min(amount_of(amounts, name) * mib, LARGEST), resource=name)
+            yield GpuRequest(memory_mib=min(amount_of(amounts, name) * mib, MAX_AMOUNT), resource=name)
         else:
             yield GpuRequest(count=count, units=1, resource=name)
     for name in sorted(amounts):

@@ -251,6 +251,6 @@ def test_what_is_ours_is_taken_back(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         os.chown(path, 65534, 65534)
     with files.directory(path) as found:
-        assert files.own(found, 0o755)
-        assert not files.own(found, 0o755)
+        assert files.take_ownership(found, 0o755)
+        assert not files.take_ownership(found, 0o755)
     assert (path.stat().st_uid, path.stat().st_mode & 0o7777) == (os.geteuid(), 0o755)

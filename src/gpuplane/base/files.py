@@ -123,7 +123,7 @@ def directory(path: Path) -> Iterator[int]:
         os.close(found)
 
 
-def own(file: int, mode: int) -> bool:
+def take_ownership(file: int, mode: int) -> bool:
     """Make what a descriptor is of our own user's, with this mode; whether it was otherwise. Raises OSError."""
     found = os.fstat(file)
     foreign, other = found.st_uid != os.geteuid(), stat.S_IMODE(found.st_mode) != mode

@@ -41,7 +41,7 @@ async def run(
     directory: Path | None = None,
     output: int = asyncio.subprocess.PIPE,
     errors: int = asyncio.subprocess.PIPE,
-    most: int = MAX_OUTPUT_BYTES,
+    max_output_bytes: int = MAX_OUTPUT_BYTES,
 ) -> EndedProgram:
     """Run a program. Raises TimeoutError where it does not end in time, OutputTooLarge, and OSError where it cannot be
     started.
@@ -60,8 +60,8 @@ async def run(
         start_new_session=True,
     )
     streams = [
-        asyncio.create_task(_read(process.stdout, most)),
-        asyncio.create_task(_read(process.stderr, most)),
+        asyncio.create_task(_read(process.stdout, max_output_bytes)),
+        asyncio.create_task(_read(process.stderr, max_output_bytes)),
         asyncio.create_task(_give(process.stdin, given)),
     ]
     try:
@@ -94,13 +94,13 @@ async def _end(process: asyncio.subprocess.Process) -> None:
     process._transport.close()  # type: ignore[attr-defined]
 
 
-async def _read(stream: asyncio.StreamReader | None, most: int) -> bytes:
+async def _read(stream: asyncio.StreamReader | None, max_output_bytes: int) -> bytes:
     """All that a program says. Raises OutputTooLarge."""
     said = bytearray()
     while stream is not None and (more := await stream.read(1 << 16)):
         said += more
-        if len(said) > most:
-            raise OutputTooLarge(f"its output has more than {most >> 10} KiB")
+        if len(said) > max_output_bytes:
+            raise OutputTooLarge(f"its output has more than {max_output_bytes >> 10} KiB")
     return bytes(said)
 
 

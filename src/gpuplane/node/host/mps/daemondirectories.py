@@ -101,4 +101,4 @@ class DaemonDirectories:
 def _take(path: Path, mode: int) -> None:
     """A directory of ours is as we made it, whatever its clients did."""
     with files.directory(path) as found:
-        files.own(found, mode)
+        files.take_ownership(found, mode)

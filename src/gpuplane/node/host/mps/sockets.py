@@ -90,7 +90,7 @@ class DaemonSockets:
         """Put back what a client has taken away or replaced; its names. Raises OSError."""
         mended = []
         with files.directory(self._pipe) as pipe:
-            if files.own(pipe, PIPE_DIRECTORY_MODE):
+            if files.take_ownership(pipe, PIPE_DIRECTORY_MODE):
                 mended.append("the directory's owner and mode")
             for name in SOCKET_TYPES:
                 try:

@@ -18,7 +18,7 @@ COMMANDS = {
     "choose": "which devices the agent would prefer, and why",
     "completion": "make a shell complete commands, options and values",
     "config": "check a configuration, and show what a node would advertise with it",
-    "driver": "release the driver for a time, and resume it",
+    "driver": "make the agent close the GPU driver, for a GPU reset or a driver upgrade, and use it again",
     "health": "drain a GPU, and restore it",
     "inspect": "show what a running agent knows and advertises",
     "claims": "the claims that have devices of a node, and what keeps others from theirs",

@@ -145,7 +145,7 @@ def status_page(node: Node, options: Options, sampler: Sampler | None) -> Parts:
         from gpuplane.node.agent.statuspages import serve_status_pages
 
         known = telemetry()
-        await serve_status_pages(node, pages, options.host_name, known.state, known.was_read)
+        await serve_status_pages(node, pages, options.host_name, known.latest, known.was_read)
 
     parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
         Part("status pages"): serve_status,

@@ -39,7 +39,7 @@ class Telemetry:
         self._read_at = -READ_FOR
         self._interval = 0.0  # seconds between two samples, as requested last
 
-    def state(self) -> TelemetryState:
+    def latest(self) -> TelemetryState:
         """What pages are made of. Without the sample, where that is old."""
         sample = self._state.sample
         if sample is not None and self._node.now() - sample.taken_at > max(FRESH_FOR, 3 * self._interval):

@@ -72,7 +72,7 @@ class DraManager:
         for directory in (registry, self.root / "plugins"):
             directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         watcher = PluginWatcher(registry, self.plugins, self.options.times, self._trace)
-        self.plugins.start()
+        self.plugins.delete_slices_of_all_drivers()
         self._tasks = [asyncio.create_task(watcher.run()), asyncio.create_task(self._reconcile_forever())]
 
     async def stop(self) -> None:

@@ -24,7 +24,7 @@ class DraPlugins:
         self.by_driver: dict[str, list[DraPlugin]] = {}
         self._wipes: dict[str, asyncio.Task[None]] = {}
 
-    def start(self) -> None:
+    def delete_slices_of_all_drivers(self) -> None:
         """Kubelet starts: no driver is registered, so no device of this node can be used."""
         self._wipes[""] = asyncio.create_task(self._wipe_slices(""))
 

@@ -123,12 +123,12 @@ class DeviceNodes:
         """The nodes that stand there and count as missing, for somebody else could have put them there: node → why."""
         tree = self._tree()
         found = dict.fromkeys((*CONTROL_NODES, *_named(tree, (*FEATURE_NODE_PATTERNS, *GPU_NODE_PATTERNS))))
-        return {node: why for node in found if tree.stat(node) is not None and (why := tree.weak(node))}
+        return {node: why for node in found if tree.stat(node) is not None and (why := tree.untrusted_reason(node))}
 
     def absence(self, node: str) -> str:
         """Why a node is not there, in words that go on after its path."""
         tree = self._tree()
-        why = tree.weak(node) if tree.stat(node) is not None else ""
+        why = tree.untrusted_reason(node) if tree.stat(node) is not None else ""
         return f"is left out: {why}" if why else "does not exist"
 
     def numbers(self, nodes: Iterable[str], majors: Mapping[str, int]) -> dict[str, DeviceNodeStat]:
@@ -147,7 +147,7 @@ class DeviceNodes:
     def _stated(self, tree: Tree, node: str) -> DeviceNodeStat | None:
         """What the node itself says; None where none is there."""
         found = tree.stat(node)
-        if found is None or not stat.S_ISCHR(found.st_mode) or tree.weak(node):
+        if found is None or not stat.S_ISCHR(found.st_mode) or tree.untrusted_reason(node):
             return None
         major, minor = os.major(found.st_rdev), os.minor(found.st_rdev)
         return DeviceNodeStat(major=major, minor=minor, mode=stat.S_IMODE(found.st_mode), gid=found.st_gid)
@@ -163,7 +163,7 @@ class DeviceNodes:
 
 
 def _is_there(tree: Tree, node: str) -> bool:
-    return tree.stat(node) is not None and not tree.weak(node)
+    return tree.stat(node) is not None and not tree.untrusted_reason(node)
 
 
 def _named(tree: Tree, kinds: Iterable[tuple[str, re.Pattern[str]]]) -> Iterator[str]:

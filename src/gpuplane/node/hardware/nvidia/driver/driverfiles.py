@@ -194,9 +194,9 @@ class _Search:
 
     def _trusted(self, path: str, *, follow: bool = True) -> bool:
         """Whether nobody else could change what a path leads to; else it is remembered why it is left out."""
-        reason = self._tree.weak(path, follow=follow)
+        reason = self._tree.untrusted_reason(path, follow=follow)
         if reason:
-            self.left.setdefault(self._tree.resolve(path) or path, (self._tree.told(path), reason))
+            self.left.setdefault(self._tree.resolve(path) or path, (self._tree.printable_path_outside(path), reason))
         return not reason
 
     def _told(self, path: str, target: str = "") -> DriverFile:

@@ -33,7 +33,7 @@ def find_library(root: str, given: tuple[str, ...] = ()) -> str | None:
     if root in ("", "/") and not given:
         return None
     tree = Tree(root)
-    cached = () if tree.weak(LOADER_CACHE) else folders_in_loader_cache(tree, NVML_SONAME)
+    cached = () if tree.untrusted_reason(LOADER_CACHE) else folders_in_loader_cache(tree, NVML_SONAME)
     paths = (f"{folder.rstrip('/')}/{NVML_SONAME}" for folder in (*given, *LIBRARY_FOLDERS, *cached))
     return next(filter(None, (_file(tree, path) for path in paths)), None)
 

@@ -16,7 +16,7 @@ from gpuplane.node.hardware.nvidia.driver.computeprocesses import compute_proces
 from gpuplane.node.hardware.nvidia.driver.errors import CallFailed
 from gpuplane.node.hardware.nvidia.driver.nvml import Nvml, Subject
 from gpuplane.node.model.facts import FaultOccurred
-from gpuplane.node.model.health import GRADED_XIDS, NONFATAL
+from gpuplane.node.model.health import NONFATAL, XIDS_WITH_SEVERITY_IN_TEXT
 
 XID_EVENT = 0x8  # nvmlEventTypeXidCriticalError
 EVENT_CODES = {  # nvmlEventType*; changes of clocks, power state and power source are no news about health
@@ -167,4 +167,4 @@ def _xid_code(number: int) -> str:
 
     The line of the kernel log follows, and the next look tells the recovery action.
     """
-    return f"xid-{number}{NONFATAL if number in GRADED_XIDS else ''}"
+    return f"xid-{number}{NONFATAL if number in XIDS_WITH_SEVERITY_IN_TEXT else ''}"

@@ -4,7 +4,8 @@ The driver's root may be another system's, a container's say. An absolute link i
 leave it, and nothing outside of it is ever opened. What was looked at is remembered, so that whoever looked can ask
 whether any of it is another one by now (`changed`) at the cost of an lstat each.
 
-Who else could change what a path leads to is told of each path (`weak`), the way to the root itself included.
+Who else could change what a path leads to is told of each path (`untrusted_reason`), the way to the root itself
+included.
 """
 
 import errno
@@ -45,7 +46,7 @@ class Tree:
         """A path as this process, which sees the root from outside, has to write it."""
         return self._root + path or "/"
 
-    def told(self, path: str) -> str:
+    def printable_path_outside(self, path: str) -> str:
         """The same for people, on one line."""
         name = self.outside(path).rstrip("/") or "/"
         return name if name.isprintable() else name.encode("unicode_escape").decode()
@@ -59,15 +60,15 @@ class Tree:
         """Whether somebody who sees the root from outside, and follows links as usual, gets to the same by a path."""
         return not self._root or self._walk(path).same
 
-    def weak(self, path: str, *, follow: bool = True) -> str:
+    def untrusted_reason(self, path: str, *, follow: bool = True) -> str:
         """Why somebody else than root, or than us, could change what a path leads to; "" if nobody could.
 
         Links of root's are gone along; without `follow` any link is a reason. On one line.
         """
-        if self._above is not None and (reason := self._above.weak(self._place)):
+        if self._above is not None and (reason := self._above.untrusted_reason(self._place)):
             return reason
         found = self._walk(path, follow=follow).weak
-        return f"{self.told(found[0])} {found[1]}" if found is not None else ""
+        return f"{self.printable_path_outside(found[0])} {found[1]}" if found is not None else ""
 
     def _walk(self, path: str, *, follow: bool = True) -> ResolvedPath:
         if (path, follow) not in self._ways:

@@ -12,7 +12,7 @@ from gpuplane.kubernetes.client import retry
 from gpuplane.node.agent.node import Node
 from gpuplane.node.apiserver import keeper, report
 from gpuplane.node.apiserver import node as watching
-from gpuplane.node.apiserver.nodemetadata import MigState, NodeMetadata
+from gpuplane.node.apiserver.nodemetadata import MigStateLabelWriter, NodeMetadataWriter
 from gpuplane.node.model.config import NodeSettings, PartitionSettings, Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, Fact, MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Machine
@@ -59,12 +59,12 @@ async def writing(kubeconfig: Path, *facts: Fact) -> AsyncIterator[Node]:
     node = Node(Snapshot())
     for fact in (*facts, HALVES, AllocationsListed((), 0.0), StatusChanged(DRIVER, DriverStatus("ok"))):
         node.apply(fact)
-    described = NodeMetadata("n1", lambda snapshot: {"nvidia.com/gpu.count": str(len(snapshot.gpus))})
+    described = NodeMetadataWriter("n1", lambda snapshot: {"nvidia.com/gpu.count": str(len(snapshot.gpus))})
     tasks = [
         asyncio.ensure_future(each)
         for each in (
             watching.watch_node(node, "n1", kubeconfig),
-            keeper.keep(node, MigState("n1"), kubeconfig),
+            keeper.keep(node, MigStateLabelWriter("n1"), kubeconfig),
             keeper.keep(node, described, kubeconfig),
             report.report_conditions(node, "n1", kubeconfig),
         )

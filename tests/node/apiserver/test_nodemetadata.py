@@ -14,7 +14,7 @@ from gpuplane.kubernetes.contracts.nodeannotation import decode_node_gpus
 from gpuplane.node.agent.node import Node
 from gpuplane.node.apiserver import keeper
 from gpuplane.node.apiserver import node as watching
-from gpuplane.node.apiserver.nodemetadata import NodeMetadata
+from gpuplane.node.apiserver.nodemetadata import NodeMetadataWriter
 from gpuplane.node.model.config import LabelTarget, NodeSettings, Settings
 from gpuplane.node.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
 from gpuplane.node.model.machine import Gpu, Machine
@@ -66,7 +66,7 @@ async def writing(
     kubeconfig: Path, *facts: Fact, labels: Any = count_labels, watched: bool = False
 ) -> AsyncIterator[Node]:
     node = Node(Snapshot())
-    tasks = [asyncio.ensure_future(keeper.keep(node, NodeMetadata("n1", labels), kubeconfig))]
+    tasks = [asyncio.ensure_future(keeper.keep(node, NodeMetadataWriter("n1", labels), kubeconfig))]
     if watched:
         tasks.append(asyncio.ensure_future(watching.watch_node(node, "n1", kubeconfig)))
     for fact in facts:

@@ -27,7 +27,7 @@ from gpuplane.node.apiserver.events import send_events
 from gpuplane.node.apiserver.keeper import keep, report_without_node_name
 from gpuplane.node.apiserver.node import watch_node
 from gpuplane.node.apiserver.nodefeature import NodeFeature
-from gpuplane.node.apiserver.nodemetadata import MigState, NodeMetadata
+from gpuplane.node.apiserver.nodemetadata import MigStateLabelWriter, NodeMetadataWriter
 from gpuplane.node.apiserver.pods import watch_pods
 from gpuplane.node.apiserver.report import report_conditions
 from gpuplane.node.apiserver.slices import publish_slices
@@ -211,11 +211,11 @@ def serving(
     if options.node_name:
         parts[NODE_CONDITION] = lambda: report_conditions(node, options.node_name, options.kubeconfig)
         parts[EVENTS] = lambda: send_events(node, options.node_name, options.kubeconfig)
-        metadata, taint = NodeMetadata(options.node_name, feature_label_values), StartupTaint(options.node_name)
+        metadata, taint = NodeMetadataWriter(options.node_name, feature_label_values), StartupTaint(options.node_name)
         feature = NodeFeature(options.node_name, feature_label_values, options.kubeconfig)
         parts[NODE_METADATA] = lambda: keep(node, metadata, options.kubeconfig)
         parts[NODE_FEATURE] = lambda: keep(node, feature, options.kubeconfig)
-        mig_state = MigState(options.node_name)
+        mig_state = MigStateLabelWriter(options.node_name)
         parts[MIG_STATE] = lambda: keep(node, mig_state, options.kubeconfig)
         parts[STARTUP_TAINT] = lambda: keep(node, taint, options.kubeconfig)
         parts[SLICES] = lambda: publish_slices(node, options.node_name, options.kubeconfig)

@@ -60,7 +60,7 @@ class _ManagedNode(ApiNode):
     metadata: _ManagedMetadata
 
 
-class _AppliedMetadata:
+class _MetadataWriter:
     """What one field manager keeps of the metadata of the Node of this name."""
 
     was_ours = True
@@ -94,7 +94,7 @@ class _AppliedMetadata:
         return {"apiVersion": "v1", "kind": "Node", "metadata": {key: each for key, each in metadata.items() if each}}
 
 
-class NodeMetadata(_AppliedMetadata):
+class NodeMetadataWriter(_MetadataWriter):
     """What `keeper.keep` keeps of the Node of this name. `labels`: the view that has them."""
 
     part = NODE_METADATA
@@ -130,7 +130,7 @@ class NodeMetadata(_AppliedMetadata):
         return WantedMetadata(labels=kept, annotations=annotations, refused=refused)
 
 
-class MigState(_AppliedMetadata):
+class MigStateLabelWriter(_MetadataWriter):
     """How the requested MIG layouts stand, as a label of the Node of this name. Programs wait for it.
 
     It has a field manager of its own, so that it is written apart from labels that describe the node, and at once.

@@ -38,7 +38,7 @@ class Allowed:
         """Of each row, whether a pod with such rules may go there. Not to be written to."""
         version, found = self._rules.pop(rules, (-1, np.zeros(0, np.bool_)))
         if version < cluster.inventory_version:
-            found, rows = with_rows(found, len(cluster.nodes)), cluster.rows_described_since(version)
+            found, rows = with_rows(found, len(cluster.nodes)), cluster.rows_with_inventory_changed_since(version)
             found[rows] = self._decide(cluster, rows, rules)
         self._rules[rules] = cluster.version, found
         if len(self._rules) > MAX_RULES:

@@ -24,7 +24,7 @@ class Rows:
         """The rows that have changed since then, in order."""
         return np.flatnonzero(self.changed_at[: len(self.nodes)] > version)
 
-    def rows_described_since(self, version: int) -> Integers:
+    def rows_with_inventory_changed_since(self, version: int) -> Integers:
         """Those whose node came, went or was described anew."""
         return np.flatnonzero(self.described_at[: len(self.nodes)] > version)
 
@@ -55,5 +55,5 @@ class Changes:
             self._cluster, self._version = ref(cluster), -1
         since, self._version = self._version, cluster.version
         if self._of_nodes:
-            return cluster.rows_described_since(since) if cluster.inventory_version > since else NO_ROWS
+            return cluster.rows_with_inventory_changed_since(since) if cluster.inventory_version > since else NO_ROWS
         return cluster.rows_changed_since(since) if cluster.version > since else NO_ROWS

@@ -62,7 +62,7 @@ class Cluster(Inventory):
         OverflowError for an amount of more than 63 bits; then all is as it was."""
         if strange := next((each.node for _, each in taken if each.node != node.name), ""):
             raise OverCommitted(f"node {strange} is not {node.name}")
-        self.widen(node)
+        self.make_room_for(node)
         row = self.rows.get(node.name)
         before = None
         if row is None:

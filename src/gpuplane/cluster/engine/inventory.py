@@ -140,7 +140,7 @@ class Inventory(Rows):
         self.describe(row, None)
         self._free_rows.append(row)
 
-    def widen(self, node: Node) -> None:
+    def make_room_for(self, node: Node) -> None:
         """Make room for its GPUs, models, profiles and other resources."""
         self.count_others(node.others)
         for gpu in node.gpus:

@@ -22,7 +22,7 @@ from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
 TYPICAL_PART = 0.95
 """The most frequent requests that make up so much of all are the typical ones."""
-FIRST_COUNT_BIT = 20
+GPU_COUNT_SHIFT = 20
 """Where the number of GPUs begins in a word whose lower bits have their milli-GPU."""
 
 Words = npt.NDArray[np.int32]
@@ -75,9 +75,9 @@ class Fragmentation:
         self._kinds = kinds
         self._cpu = np.array([each.cpu_milli for each in kinds], np.int32)
         self._frequency = np.array([requests[each] for each in kinds])
-        self._enough = np.array([each.gpus for each in kinds], np.int32) << FIRST_COUNT_BIT
+        self._enough = np.array([each.gpus for each in kinds], np.int32) << GPU_COUNT_SHIFT
         milli, room = np.array([each.milli for each in kinds]), np.arange(MILLI_PER_GPU + 2)[:, None]
-        word = np.where(room >= milli, room + (1 << FIRST_COUNT_BIT), 0).astype(np.int32)
+        word = np.where(room >= milli, room + (1 << GPU_COUNT_SHIFT), 0).astype(np.int32)
         word[-1] = 0  # room −1: of a GPU that is not usable
         self._word = word
         self._words: Words = np.zeros((0, len(kinds)), np.int32)
@@ -135,6 +135,6 @@ class Fragmentation:
         runs &= cpu[:, None] >= self._cpu
         if not self._all_may_run:
             runs &= self._may_run[rows]
-        used = (words & ((1 << FIRST_COUNT_BIT) - 1)) * runs
+        used = (words & ((1 << GPU_COUNT_SHIFT) - 1)) * runs
         fragmentation: Floats = idle - used @ self._frequency
         return fragmentation

@@ -14,7 +14,7 @@ import click
 from gpuplane.cli.kit.messages import os_error_text, print_error
 from gpuplane.cli.kit.options import FILE_PATH, OneOf
 from gpuplane.cli.kit.servingflags import serving_options_of_command
-from gpuplane.node.host.mps.daemonkeeper import MpsTools
+from gpuplane.node.host.mps.daemonkeeper import MpsDaemonOptions
 from gpuplane.node.host.mps.files import FILES_FOLDER, WANTED_FILE
 from gpuplane.node.host.mps.supervisor import Supervisor
 from gpuplane.node.model.config import Settings
@@ -37,9 +37,9 @@ log = logging.getLogger("gpuplane.mps")
     envvar="MPS_ROOT",
     help="The directory of the daemons' sockets and files: the agent's --mps-root.",
 )
-@click.option("--control", default=MpsTools().control, show_default=True, help="NVIDIA's control daemon.")
+@click.option("--control", default=MpsDaemonOptions().control, show_default=True, help="NVIDIA's control daemon.")
 @click.option(
-    "--smi", default=MpsTools().smi, show_default=True, help="The program nvidia-smi, which sets compute modes."
+    "--smi", default=MpsDaemonOptions().smi, show_default=True, help="The program nvidia-smi, which sets compute modes."
 )
 @click.option(
     "--shm",
@@ -66,11 +66,11 @@ def command(
     It must be root, runs until a signal, and logs to standard error.
     """
     logs.set_up(log_format)
-    root, tools = root.absolute(), MpsTools(control=control, smi=smi, own_shm=shm == "own")
+    root, tools = root.absolute(), MpsDaemonOptions(control=control, smi=smi, own_shm=shm == "own")
     serve(_run(root, tools, pages))
 
 
-def _log_start(root: Path, tools: MpsTools) -> None:
+def _log_start(root: Path, tools: MpsDaemonOptions) -> None:
     """What there is to do, and what it lacks: until the agent asks for a daemon there may be nothing else to say."""
     log.info(
         "supervising MPS daemons below %s%s",
@@ -96,7 +96,7 @@ def _is_nothing_requested(root: Path) -> bool:
     return False
 
 
-async def _run(root: Path, tools: MpsTools, pages: ServingOptions | None) -> None:
+async def _run(root: Path, tools: MpsDaemonOptions, pages: ServingOptions | None) -> None:
     """Supervise until a signal."""
     try:
         await _supervise(Supervisor(root, tools), pages, lambda: _log_start(root, tools))

@@ -21,7 +21,7 @@ from gpuplane.cluster.reading.notes import NOTE_TEXTS, Note
 if TYPE_CHECKING:
     from gpuplane.cluster.reading.cluster import SeenCluster
 
-Command = Callable[..., Any]
+CommandFunction = Callable[..., Any]
 KUBECTL_CONFIG = Path(".kube/config")
 """Where kubectl looks, in the home directory."""
 

@@ -17,22 +17,24 @@ class ServingFlag(Value):
     help: str
 
 
-ADDRESS = ServingFlag("metrics-address", "", "HOST:PORT", "serve /metrics, /healthz and /readyz; default off")
-CERTIFICATE = ServingFlag(
+METRICS_ADDRESS_FLAG = ServingFlag(
+    "metrics-address", "", "HOST:PORT", "serve /metrics, /healthz and /readyz; default off"
+)
+CERTIFICATE_FLAG = ServingFlag(
     "tls-cert-file", "TLS_CERT_FILE", "FILE",
     "serve them over TLS, with the certificate and its chain in this PEM file; a change of the file is followed; "
     "environment TLS_CERT_FILE; default: plain HTTP",
 )  # fmt: skip
-PRIVATE_KEY = ServingFlag(
+PRIVATE_KEY_FLAG = ServingFlag(
     "tls-private-key-file", "TLS_PRIVATE_KEY_FILE", "FILE",
     "the private key of that certificate; environment TLS_PRIVATE_KEY_FILE",
 )  # fmt: skip
-AUTHORIZATION = ServingFlag(
+AUTHORIZATION_FLAG = ServingFlag(
     "authorization-mode", "AUTHORIZATION_MODE", "MODE",
     "who may read /metrics: AlwaysAllow: everybody; Webhook: whoever has a bearer token that the API server accepts "
     "and may get the nonResourceURL /metrics (needs TLS); environment AUTHORIZATION_MODE; default AlwaysAllow",
 )  # fmt: skip
-SERVING_FLAGS = ADDRESS, CERTIFICATE, PRIVATE_KEY, AUTHORIZATION
+SERVING_FLAGS = METRICS_ADDRESS_FLAG, CERTIFICATE_FLAG, PRIVATE_KEY_FLAG, AUTHORIZATION_FLAG
 
 
 def read_serving_options(
@@ -47,7 +49,9 @@ def read_serving_options(
         text = given(flag.name)
         return environment.get(flag.environment_variable, "") if text is None else text
 
-    return serving_options(text(ADDRESS), text(CERTIFICATE), text(PRIVATE_KEY), text(AUTHORIZATION), kubeconfig)
+    return serving_options(
+        text(METRICS_ADDRESS_FLAG), text(CERTIFICATE_FLAG), text(PRIVATE_KEY_FLAG), text(AUTHORIZATION_FLAG), kubeconfig
+    )
 
 
 def serving_options_of_command(command: Callable[..., None]) -> Callable[..., None]:

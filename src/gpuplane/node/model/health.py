@@ -15,7 +15,7 @@ Scope = Literal["process", "instance", "gpu", "link", "node"]
 Severity = Literal["note", "degraded", "unhealthy"]
 ClearWhen = Literal["no-longer-seen", "process-ended", "gpu-reset", "node-rebooted", "time-passed", "restored-by-admin"]
 
-GRADED_XIDS = range(144, 151)
+XIDS_WITH_SEVERITY_IN_TEXT = range(144, 151)
 """XIDs whose text says their gravity: "RLW_SRC_TRACK Nonfatal XC1 i0 Link 17" (NVLink 5, Blackwell)."""
 NONFATAL = "-nonfatal"
 """What the code of one ends with that is not fatal, as far as is known."""

@@ -17,7 +17,7 @@ from gpuplane.node.core.partitions.migparted import parse_configs, select_config
 from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.partitions import MigConfigEntry
 
-Command = Callable[..., Any]
+CommandFunction = Callable[..., Any]
 EntriesOf = Callable[[tuple[Gpu, ...]], tuple[MigConfigEntry, ...]]
 """The entries of a configuration, for the GPUs of a machine."""
 
@@ -60,7 +60,7 @@ machine = click.option(
 )
 
 
-def output_format(*names: str) -> Callable[[Command], Command]:
+def output_format(*names: str) -> Callable[[CommandFunction], CommandFunction]:
     """The option that chooses YAML or JSON, by these names."""
     return click.option(
         *names,

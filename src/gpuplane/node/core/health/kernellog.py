@@ -25,7 +25,7 @@ import re
 from gpuplane.base.text import clip
 from gpuplane.node.core.health.events import DRIVER_LOADED_CODE
 from gpuplane.node.model.facts import FaultOccurred
-from gpuplane.node.model.health import GRADED_XIDS, NONFATAL
+from gpuplane.node.model.health import NONFATAL, XIDS_WITH_SEVERITY_IN_TEXT
 
 KMSG_RECORD_PATTERN = re.compile(
     rb"(\d{1,4}),(\d{1,19}),(\d{1,19}),[^;]*;(?:(?:NVRM|nvidia-nvswitch\d{1,3}): |(?=nvidia))([^\n]*)"
@@ -75,7 +75,7 @@ def parse_kmsg_record(record: bytes, clock_offset: float, now: float) -> FaultOc
     if xid is None:
         return _parse_line_without_xid(found[4], plain)
     pid, number = PID_FIELD_PATTERN.match(xid[5] or b""), int(xid[4])
-    is_nonfatal = number in GRADED_XIDS and NONFATAL_PATTERN.search(xid[5] or b"")
+    is_nonfatal = number in XIDS_WITH_SEVERITY_IN_TEXT and NONFATAL_PATTERN.search(xid[5] or b"")
     return plain.but(
         code=f"xid-{number}{NONFATAL if is_nonfatal else ''}",
         gpu=f"{xid[1].decode().lower()}.0",  # as sysfs writes it; a GPU is its device's first function

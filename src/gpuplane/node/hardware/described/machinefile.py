@@ -41,12 +41,12 @@ strict.build_type(MachineFile)
 
 DISTANCE_NAMES = ("PIX", "PXB", "PHB", "NODE", "SYS")
 PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
-PCI_CLASS = re.compile(r"0x[0-9a-f]{6}")
-PCI_DEVICE_ID = re.compile(r"0x[0-9A-Fa-f]{8}")
+PCIE_ROOT_PATTERN = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+PCI_CLASS_PATTERN = re.compile(r"0x[0-9a-f]{6}")
+PCI_DEVICE_ID_PATTERN = re.compile(r"0x[0-9A-Fa-f]{8}")
 MIG_CONFIG_NODE = f"{CAPS_FOLDER}/nvidia-cap1"
 """A node that there is before any MIG device is. The nodes of MIG devices that are made have its major number."""
-CLUSTER_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+CLUSTER_UUID_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 MAX_MAJOR_NUMBER, MAX_MINOR_NUMBER = (1 << 12) - 1, (1 << 20) - 1
 """The largest numbers that Linux has for a device."""
@@ -263,14 +263,14 @@ def _gpu(gpu: Gpu) -> Problems:
             yield ("mig", "devices", i, "uuid"), f"{mig.uuid!r} is not a UUID of a MIG device: they begin with MIG-"
     if gpu.pci and not PCI_ADDRESS.fullmatch(gpu.pci):
         yield ("pci",), f"{gpu.pci!r} is not a PCI address as in sysfs, such as '0000:1b:00.0'"
-    if gpu.pci_class and not PCI_CLASS.fullmatch(gpu.pci_class):
+    if gpu.pci_class and not PCI_CLASS_PATTERN.fullmatch(gpu.pci_class):
         yield ("pci_class",), f"{gpu.pci_class!r} is not a PCI class as in sysfs, such as '0x030200'"
-    if gpu.pcie_root and not PCIE_ROOT.fullmatch(gpu.pcie_root):
+    if gpu.pcie_root and not PCIE_ROOT_PATTERN.fullmatch(gpu.pcie_root):
         yield ("pcie_root",), f"{gpu.pcie_root!r} is not a PCIe root complex as in sysfs, such as 'pci0000:16'"
     for key, number in (("pci_id", gpu.pci_id), ("pci_subsystem", gpu.pci_subsystem)):
-        if number and not PCI_DEVICE_ID.fullmatch(number):
+        if number and not PCI_DEVICE_ID_PATTERN.fullmatch(number):
             yield (key,), f"{number!r} is not a PCI device and vendor in one number, such as '0x233010DE'"
-    if gpu.fabric is not None and not CLUSTER_UUID.fullmatch(gpu.fabric.cluster):
+    if gpu.fabric is not None and not CLUSTER_UUID_PATTERN.fullmatch(gpu.fabric.cluster):
         yield (
             ("fabric", "cluster"),
             f"{gpu.fabric.cluster!r} is not a UUID in lower case, such as '6b200a72-5c1e-4f0d-9d3a-2f6e1b7c8d90'",

@@ -44,19 +44,19 @@ TAMPERING_REPORT_PERIOD = 60.0
 IsHeld = Callable[[], bool]
 
 
-class MpsTools(Value):
+class MpsDaemonOptions(Value):
     """The programs, how long nvidia-smi may take, and whether daemons have a /dev/shm of their own."""
 
     control: str = "nvidia-cuda-mps-control"
     smi: str = "nvidia-smi"
-    patience: float = 20.0
+    nvidia_smi_timeout: float = 20.0
     own_shm: bool = True
 
 
 class DaemonKeeper:
     """Keeps one daemon. `in_use`: the GPUs whose compute mode has to stay as it is; None until that is known."""
 
-    def __init__(self, name: str, place: DaemonDirectories, modes: ComputeModes, tools: MpsTools) -> None:
+    def __init__(self, name: str, place: DaemonDirectories, modes: ComputeModes, tools: MpsDaemonOptions) -> None:
         self.in_use: frozenset[str] | None = None
         self._name, self._place, self._modes, self._tools = name, place, modes, tools
         self._record, self._sockets = DaemonRecord(place.closed, place.pipe), DaemonSockets(place.pipe, place.closed)

@@ -21,7 +21,7 @@ from gpuplane.node.host.lock import locked_directory
 from gpuplane.node.host.mps.command import CommandFailed
 from gpuplane.node.host.mps.computemodes import ComputeModes
 from gpuplane.node.host.mps.daemondirectories import DaemonDirectories
-from gpuplane.node.host.mps.daemonkeeper import DaemonKeeper, MpsTools
+from gpuplane.node.host.mps.daemonkeeper import DaemonKeeper, MpsDaemonOptions
 from gpuplane.node.host.mps.daemonrecord import READ_ERRORS
 from gpuplane.node.host.mps.files import FILES_FOLDER, STATUS_FILE, WANTED_FILE, decode_file, write_file
 from gpuplane.node.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
@@ -45,7 +45,7 @@ log = logging.getLogger("gpuplane.mps")
 class Supervisor:
     """Keeps the daemons below a root directory."""
 
-    def __init__(self, root: Path, tools: MpsTools) -> None:
+    def __init__(self, root: Path, tools: MpsDaemonOptions) -> None:
         self._root, self._folder, self._tools = root, root / FILES_FOLDER, tools
         self._wanted: WantedDaemons | None = None
         self._keepers: dict[str, DaemonKeeper] = {}
@@ -62,7 +62,7 @@ class Supervisor:
                 self.not_ready_reason = f"{self._root} is used by another supervisor, {owner}: waiting until it ends"
                 log.info("%s", self.not_ready_reason)
             self.not_ready_reason = ""
-            self._modes = ComputeModes(self._folder, self._tools.smi, self._tools.patience)
+            self._modes = ComputeModes(self._folder, self._tools.smi, self._tools.nvidia_smi_timeout)
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._tell())
                 group.create_task(self._keep_modes())

@@ -8,7 +8,7 @@ from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE, CODES_THAT_NEED_PR
 from gpuplane.node.core.kinds.nvidia.xids import xid_number
 from gpuplane.node.hardware.nvidia import driverprocess
 from gpuplane.node.hardware.nvidia.driver.errors import gpu_crash_fault, gpu_hang_fault
-from gpuplane.node.model.health import GRADED_XIDS
+from gpuplane.node.model.health import XIDS_WITH_SEVERITY_IN_TEXT
 from gpuplane.node.model.machine import Driver, Fault, Gpu, InjectedFailure, Link, MachineFile
 from tests.node.hardware.nvidia.driver.standin import BINDINGS, StandIn
 from tests.node.hardware.nvidia.driver.watched import Watched, watched
@@ -175,7 +175,9 @@ async def test_what_was_let_go_of_is_not_looked_at(standin: StandIn, rich: Machi
 
 async def test_every_event_that_is_described_is_told(standin: StandIn, rich: MachineFile) -> None:
     """Each once, of the GPU that it befell, in the order in which they came; an XID without a row, too."""
-    graded = {f"xid-{number}" for number in GRADED_XIDS}  # of which the library does not tell the gravity
+    graded = {
+        f"xid-{number}" for number in XIDS_WITH_SEVERITY_IN_TEXT
+    }  # of which the library does not tell the gravity
     codes = [code for code in (*EVENTS, "xid-9999") if code not in graded]
     gpu = (rich.gpus or ())[3]
     async with watched(standin) as watch:

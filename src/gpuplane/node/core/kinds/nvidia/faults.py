@@ -15,7 +15,15 @@ docs/faults.md has the two beside each other, and where they differ. XIDs that a
 from typing import Literal, NamedTuple
 
 from gpuplane.node.core.commands import INSPECT, RESTORE, RESUME, Command
-from gpuplane.node.model.health import GRADED_XIDS, NONFATAL, CatalogueEntry, ClearWhen, FaultCatalogue, Scope, Severity
+from gpuplane.node.model.health import (
+    NONFATAL,
+    XIDS_WITH_SEVERITY_IN_TEXT,
+    CatalogueEntry,
+    ClearWhen,
+    FaultCatalogue,
+    Scope,
+    Severity,
+)
 
 
 class Advice(NamedTuple):
@@ -292,7 +300,7 @@ _XID_ENTRIES = {
     140: _event("memory errors that could not be recovered", "gpu", "unhealthy", "gpu-reset", RESET_ADVICE),
     141: _event("CUDA fast path error", "instance", "unhealthy", "process-ended", IGNORED_ADVICE),
     143: _event("the GPU could not be initialized", "gpu", "unhealthy", "gpu-reset", RESET_ADVICE),
-    **dict.fromkeys(GRADED_XIDS, _event("NVLink error", "link", "unhealthy", "gpu-reset", LINKS_ADVICE)),
+    **dict.fromkeys(XIDS_WITH_SEVERITY_IN_TEXT, _event("NVLink error", "link", "unhealthy", "gpu-reset", LINKS_ADVICE)),
     151: _event("a key could not be rotated", "gpu", "unhealthy", "node-rebooted", REBOOT_ADVICE),
     154: _event(
         "the recovery action has changed; the next observation decides about health",
@@ -322,7 +330,7 @@ CATALOGUE = {
     **_OBSERVED_FAULTS,
     **_EVENT_FAULTS,
     **{f"xid-{number}": entry for number, entry in sorted(_XID_ENTRIES.items())},
-    **{f"xid-{number}{NONFATAL}": _NONFATAL for number in GRADED_XIDS},
+    **{f"xid-{number}{NONFATAL}": _NONFATAL for number in XIDS_WITH_SEVERITY_IN_TEXT},
 }
 
 UNLISTED_XID = _event("an XID that the catalogue does not list", "instance", "unhealthy", "gpu-reset", DRIVER_ADVICE)

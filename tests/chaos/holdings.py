@@ -19,7 +19,7 @@ from gpuplane.node.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.node.core.shares import unit_of
 from gpuplane.node.model.control import GetNodeState, NodeState
 from gpuplane.node.model.machine import MachineFile
-from gpuplane.node.model.status import KUBELET_LOCK
+from gpuplane.node.model.status import KUBELET_LOCK_PART
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from gpuplane.sandbox.scratch import Scratch
@@ -311,7 +311,7 @@ class Holdings:
 
     def _sees(self, picture: NodeState) -> bool:
         snapshot = picture.snapshot
-        lock, settings, machine = snapshot.statuses.of(KUBELET_LOCK), snapshot.config.settings, snapshot.machine
+        lock, settings, machine = snapshot.statuses.of(KUBELET_LOCK_PART), snapshot.config.settings, snapshot.machine
         if lock is None or lock.state != "ok" or settings is None or machine is None:
             return False
         marks = machine.insecure_files, {each.pattern for each in settings.gpus}

@@ -15,7 +15,7 @@ from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE
 from gpuplane.node.model.control import ControlRequest, ControlResponse, GetNodeState, NodeState
 from gpuplane.node.model.encoding import decode
 from gpuplane.node.model.machine import MachineFile
-from gpuplane.node.model.status import DRIVER, MACHINE_FILE
+from gpuplane.node.model.status import DRIVER_PART, MACHINE_FILE_PART
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Kubelet
 
@@ -103,7 +103,7 @@ class Site:
         marked = machine is not None and f"/mark/{self.mark}" in machine.insecure_files
         if not self.spoiled:
             return marked
-        found = (statuses.of(MACHINE_FILE), statuses.of(DRIVER))
+        found = (statuses.of(MACHINE_FILE_PART), statuses.of(DRIVER_PART))
         return (marked or machine is None) and any(each is not None and each.state == "failing" for each in found)
 
     def _knows(self, picture: NodeState) -> bool:

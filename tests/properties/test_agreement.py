@@ -58,14 +58,14 @@ from gpuplane.node.model.machine import Device, DeviceList, DeviceNodeStat, Faul
 from gpuplane.node.model.sharelayout import memory_layout
 from gpuplane.node.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot, StoredLedger
 from gpuplane.node.model.status import (
-    CDI_FILES,
-    CONFIG,
-    DRIVER,
-    KUBELET_LOCK,
-    MPS_COMPUTE_MODES,
-    MPS_SUPERVISOR,
-    POD_RESOURCES,
-    STATE_DIRECTORY,
+    CDI_FILES_PART,
+    CONFIG_PART,
+    DRIVER_PART,
+    KUBELET_LOCK_PART,
+    MPS_COMPUTE_MODES_PART,
+    MPS_SUPERVISOR_PART,
+    POD_RESOURCES_PART,
+    STATE_DIRECTORY_PART,
     AnyPart,
     CdiConflictStatus,
     CdiFilesStatus,
@@ -343,26 +343,26 @@ STATUSES: tuple[tuple[AnyPart, Status], ...] = (
     *((plugin_part(name), Status("ok")) for name in (GPU, GPU, SMALL, SMALL, f"{GPU}.shared", KVM, "gpuplane.io/virt")),
     *((plugin_part(GPU), Status("waiting", "kubelet's socket was removed")),) * 4,
     *((plugin_part(GPU), Status("failing", "refused")),) * 4,
-    (CDI_FILES, CdiFilesStatus("waiting", "it is not known yet what is wanted")),
-    (CDI_FILES, CdiFilesStatus("ok", "some file")),
-    (CDI_FILES, CdiFilesStatus("failing", "/var/run/cdi: No space left on device")),
+    (CDI_FILES_PART, CdiFilesStatus("waiting", "it is not known yet what is wanted")),
+    (CDI_FILES_PART, CdiFilesStatus("ok", "some file")),
+    (CDI_FILES_PART, CdiFilesStatus("failing", "/var/run/cdi: No space left on device")),
     (cdi_conflict_part("/etc/cdi/other.yaml"), CdiConflictStatus("failing", "twice", devices=(TWICE,))),
-    (STATE_DIRECTORY, TurnStatus("failing", "disk full")),
-    (STATE_DIRECTORY, TurnStatus("ok")),
-    (CONFIG, Status("failing", "config.yaml:2: no such key")),
-    (POD_RESOURCES, Status("failing", "no socket")),
-    (DRIVER, DriverStatus("ok")),
-    (DRIVER, DriverStatus("waiting", "released", released=True)),
-    (DRIVER, DriverStatus("failing", "it hangs in nvmlInit", code="driver-hang")),
-    (KUBELET_LOCK, TurnStatus("waiting", "process 1 serves", turn="standby")),
-    (KUBELET_LOCK, TurnStatus("ok")),
-    (MPS_SUPERVISOR, Status("ok")),
-    (MPS_SUPERVISOR, Status("failing", "no MPS supervisor serves the directory")),
+    (STATE_DIRECTORY_PART, TurnStatus("failing", "disk full")),
+    (STATE_DIRECTORY_PART, TurnStatus("ok")),
+    (CONFIG_PART, Status("failing", "config.yaml:2: no such key")),
+    (POD_RESOURCES_PART, Status("failing", "no socket")),
+    (DRIVER_PART, DriverStatus("ok")),
+    (DRIVER_PART, DriverStatus("waiting", "released", released=True)),
+    (DRIVER_PART, DriverStatus("failing", "it hangs in nvmlInit", code="driver-hang")),
+    (KUBELET_LOCK_PART, TurnStatus("waiting", "process 1 serves", turn="standby")),
+    (KUBELET_LOCK_PART, TurnStatus("ok")),
+    (MPS_SUPERVISOR_PART, Status("ok")),
+    (MPS_SUPERVISOR_PART, Status("failing", "no MPS supervisor serves the directory")),
     (mps_daemon_part(GPU), MpsDaemonStatus("ok", devices=("GPU-0", "GPU-1", "GPU-2", "GPU-3"))),
     (mps_daemon_part(GPU), MpsDaemonStatus("waiting", "starting")),
     (mps_daemon_part(GPU), MpsDaemonStatus("failing", "no such file")),
-    (MPS_COMPUTE_MODES, ComputeModeStatus("ok", exclusive_gpus=("GPU-1",))),
-    (MPS_COMPUTE_MODES, ComputeModeStatus("failing", "denied", exclusive_gpus=("GPU-1",))),
+    (MPS_COMPUTE_MODES_PART, ComputeModeStatus("ok", exclusive_gpus=("GPU-1",))),
+    (MPS_COMPUTE_MODES_PART, ComputeModeStatus("failing", "denied", exclusive_gpus=("GPU-1",))),
 )
 DEVICES = st.sampled_from(("", "GPU-0", "GPU-1", "MIG-1-0", "MIG-2-1", "device-node:kvm"))
 WRITTEN = "the files are written that are wanted"
@@ -406,13 +406,15 @@ def play(steps: Sequence[Step]) -> Iterator[Snapshot]:
     for at, each in enumerate(steps):
         if isinstance(each, str):
             specs = (document.spec for document in desired_specs(snapshot).values() if document.spec is not None)
-            each = StatusChanged(CDI_FILES, CdiFilesStatus("ok", "some file", fingerprints=spec_fingerprints(specs)))
+            each = StatusChanged(
+                CDI_FILES_PART, CdiFilesStatus("ok", "some file", fingerprints=spec_fingerprints(specs))
+            )
         snapshot = step(snapshot, each, float(at))
         yield snapshot
 
 
 READY: tuple[Step, ...] = (
-    StatusChanged(CDI_FILES, CdiFilesStatus("waiting")),
+    StatusChanged(CDI_FILES_PART, CdiFilesStatus("waiting")),
     AllocationsListed((), 0.0),
     StatusChanged(plugin_part(GPU), Status("ok")),
     StatusChanged(plugin_part(SMALL), Status("ok")),

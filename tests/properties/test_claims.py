@@ -42,7 +42,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Fault, Machine
 from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
-from gpuplane.node.model.status import CLAIM_FILES, ClaimFilesStatus
+from gpuplane.node.model.status import CLAIM_FILES_PART, ClaimFilesStatus
 from tests.lengths import length
 from tests.node.core.dra.nodes import DRA, GPUS, MACHINE, claim
 
@@ -250,7 +250,7 @@ class Site:
                 claimfiles.store_claim_file(self.cdi, claim_file_name(DRIVER, uid), spec)
         found = claimfiles.read_claim_files(self.cdi, DRIVER, found)
         says = {uid: spec_fingerprint(each.spec) for uid, each in found.items() if each.spec is not None}
-        self.apply(StatusChanged(CLAIM_FILES, ClaimFilesStatus("ok", fingerprints=says)))
+        self.apply(StatusChanged(CLAIM_FILES_PART, ClaimFilesStatus("ok", fingerprints=says)))
 
     def check(self) -> None:
         """What holds at every moment."""

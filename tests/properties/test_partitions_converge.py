@@ -44,7 +44,7 @@ from gpuplane.node.model.partitions import (
     SetMigMode,
 )
 from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot
-from gpuplane.node.model.status import DRIVER, DriverStatus, Status, plugin_part
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus, Status, plugin_part
 from tests.lengths import length
 from tests.node.core.partitions.tables import FOUR, SEVEN, Card, Placement, by_id, can_exist
 
@@ -188,7 +188,7 @@ class Life:
         self.snapshot = Snapshot()
         self.apply(LedgerLoaded(self.disk))
         self.apply(ConfigLoaded(SETTINGS))
-        self.apply(StatusChanged(DRIVER, DriverStatus("ok")))
+        self.apply(StatusChanged(DRIVER_PART, DriverStatus("ok")))
         self.look()
         self.list()
         self.apply(StatusChanged(plugin_part("nvidia.com/gpu"), Status("ok")))

@@ -18,7 +18,7 @@ from gpuplane.node.model.facts import (
     TimeSliceFinished,
 )
 from gpuplane.node.model.snapshot import DriverRelease, Ledger
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from tests.lengths import length
 from tests.node.core.health.world import World, machine
 
@@ -115,7 +115,7 @@ class Life:
             if self.run is not None and self.does[self.run.gpu] in ("", "refuse"):
                 self.does[self.run.gpu] = "late"  # it is ended before it can say what it did
             self.end()
-            self.world.apply(StatusChanged(DRIVER, DriverStatus(state="waiting", text="released", released=True)))
+            self.world.apply(StatusChanged(DRIVER_PART, DriverStatus(state="waiting", text="released", released=True)))
         self.wait(1.0)
         self._forget(*GPUS)
         if looks:

@@ -14,7 +14,7 @@ from gpuplane.node.agent.control import control
 from gpuplane.node.agent.node import Node
 from gpuplane.node.model.facts import AllocationsListed, ClaimPrepareRequested, StatusChanged
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import CLAIM_REQUESTS, ClaimRequestsStatus, RefusedClaim
+from gpuplane.node.model.status import CLAIM_REQUESTS_PART, ClaimRequestsStatus, RefusedClaim
 from tests.node.core.dra.nodes import after, claim, node, written
 
 POD = PodRef(namespace="default", name="train-0", container="main")
@@ -27,7 +27,7 @@ def claimed() -> Snapshot:
     ready = written(
         after(node(), ClaimPrepareRequested(claim("a", 0, 2)), ClaimPrepareRequested(claim("watch", 0, admin=True)))
     )
-    refused = StatusChanged(CLAIM_REQUESTS, ClaimRequestsStatus("failing", "1 claim", refused={"c": REFUSED}))
+    refused = StatusChanged(CLAIM_REQUESTS_PART, ClaimRequestsStatus("failing", "1 claim", refused={"c": REFUSED}))
     return after(ready, AllocationsListed((LISTED,), 200.0), ClaimPrepareRequested(claim("b", 1)), refused)
 
 

@@ -17,7 +17,7 @@ from gpuplane.node.model.control import AgentInfo
 from gpuplane.node.model.facts import ClaimPrepareRequested, DrainRequested, StatusChanged
 from gpuplane.node.model.health import Drain
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import SLICES, SlicesStatus
+from gpuplane.node.model.status import SLICES_PART, SlicesStatus
 from tests.node.core.dra.nodes import after, claim, node
 
 OBJECT_KEYS = {"apiVersion", "kind", "metadata", "spec"}
@@ -49,7 +49,7 @@ def publishing() -> Snapshot:
         withdrawn=("gpu-2",),
     )
     drains = (DrainRequested(f"GPU-{n}", Drain(reason="fan")) for n in (1, 2))
-    return after(node(), ClaimPrepareRequested(claim("a", 1)), *drains, StatusChanged(SLICES, status))
+    return after(node(), ClaimPrepareRequested(claim("a", 1)), *drains, StatusChanged(SLICES_PART, status))
 
 
 async def test_each_device_is_a_line(tmp_path: Path) -> None:

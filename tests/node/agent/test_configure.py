@@ -14,7 +14,7 @@ from gpuplane.node.agent.node import Node
 from gpuplane.node.model.config import NodeObjectRequests
 from gpuplane.node.model.facts import LedgerLoaded, NodeRequestsChanged
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import CONFIG, Status
+from gpuplane.node.model.status import CONFIG_PART, Status
 from tests.golden import Golden
 from tests.texts import as_shown
 
@@ -32,7 +32,7 @@ def remembering(name: str | None = None) -> Node:
 async def configuring(node: Node, source: Source) -> AsyncIterator[None]:
     """Follow the files, once the first word about them is said."""
     task = asyncio.create_task(configure(node, source))
-    assert await node.wait_until(lambda s: CONFIG in s.statuses, deadline=60)
+    assert await node.wait_until(lambda s: CONFIG_PART in s.statuses, deadline=60)
     yield
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
@@ -48,7 +48,7 @@ def write(directory: Path, **files: str) -> Path:
 
 def stands(node: Node) -> Status:
     """How the configuration stands."""
-    return node.snapshot.statuses[CONFIG]
+    return node.snapshot.statuses[CONFIG_PART]
 
 
 def in_force(node: Node) -> tuple[str, str] | None:
@@ -99,7 +99,7 @@ async def test_one_unreadable_file_costs_nothing_until_it_is_chosen(tmp_path: Pa
     async with configuring(node, Source(path=tmp_path, asks=True)):
         assert (stands(node).state, in_force(node)) == ("ok", ("a", "none"))
         node.apply(NodeRequestsChanged(NodeObjectRequests(config_name="loop")))
-        assert await node.wait_until(lambda s: s.statuses[CONFIG].state == "failing", deadline=60)
+        assert await node.wait_until(lambda s: s.statuses[CONFIG_PART].state == "failing", deadline=60)
         assert f"{tmp_path}/loop: {os.strerror(errno.ELOOP)}" in as_shown(stands(node).text)
         assert in_force(node) == ("a", "none")
 

@@ -9,7 +9,7 @@ from gpuplane.node.agent.node import Node
 from gpuplane.node.model.config import NodeObjectRequests, PartitionSettings, Settings
 from gpuplane.node.model.facts import ConfigLoaded, NodeRequestsChanged
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import DRIVER
+from gpuplane.node.model.status import DRIVER_PART
 
 FOLLOWS = ConfigLoaded(Settings(partitions=PartitionSettings(follow_label=True)))
 SAID = NodeObjectRequests(mig_config="all-1g.10gb")
@@ -26,8 +26,8 @@ async def test_an_unknown_layout_is_waited_for_and_named() -> None:
     node = Node(Snapshot())
     node.apply(FOLLOWS)
     waiting = asyncio.create_task(firstlook.wait_for_node_object(node))
-    assert await node.wait_until(lambda snapshot: DRIVER in snapshot.statuses, 60)
-    status = node.snapshot.statuses.of(DRIVER)
+    assert await node.wait_until(lambda snapshot: DRIVER_PART in snapshot.statuses, 60)
+    status = node.snapshot.statuses.of(DRIVER_PART)
     assert status is not None
     assert "label" in str(status.text)
     assert not waiting.done()
@@ -51,4 +51,4 @@ async def test_a_layout_that_is_remembered_or_not_followed_is_not_waited_for() -
     unfollowed.apply(ConfigLoaded(Settings()))
     for node in (remembered, unfollowed):
         await firstlook.wait_for_node_object(node)
-        assert DRIVER not in node.snapshot.statuses
+        assert DRIVER_PART not in node.snapshot.statuses

@@ -9,7 +9,7 @@ from gpuplane.node.agent.configure import Source, configure
 from gpuplane.node.agent.migconfigs import follow_mig_configs
 from gpuplane.node.agent.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import MIG_CONFIGS_FILE
+from gpuplane.node.model.status import MIG_CONFIGS_FILE_PART
 
 ENTRY = "- {devices: all, mig-enabled: false}"
 
@@ -54,7 +54,7 @@ async def until(node: Node, ready: Callable[[Snapshot], bool]) -> None:
 
 
 def said(snapshot: Snapshot) -> str:
-    status = snapshot.statuses.of(MIG_CONFIGS_FILE)
+    status = snapshot.statuses.of(MIG_CONFIGS_FILE_PART)
     return f"{status.state}: {status.text}" if status is not None else ""
 
 

@@ -28,7 +28,7 @@ from gpuplane.node.model.control import (
 from gpuplane.node.model.encoding import decode
 from gpuplane.node.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import STATE_DIRECTORY, Part, Status, Statuses
+from gpuplane.node.model.status import STATE_DIRECTORY_PART, Part, Status, Statuses
 from tests.golden import Golden
 from tests.texts import as_shown
 
@@ -38,7 +38,7 @@ async def listening(node: Node, directory: Path) -> AsyncIterator[Path]:
     """A node that answers on its control socket and keeps its ledger stored."""
     socket = directory / "control.sock"
     tasks = [asyncio.create_task(control(node, socket)), asyncio.create_task(keep_ledger_stored(node, directory))]
-    assert await node.wait_until(lambda s: STATE_DIRECTORY in s.statuses, deadline=60)
+    assert await node.wait_until(lambda s: STATE_DIRECTORY_PART in s.statuses, deadline=60)
     while not socket.exists():
         await asyncio.sleep(0)
     yield socket

@@ -39,7 +39,7 @@ from gpuplane.node.model.health import DeviceRecord, Drain, Finding, HealthRecor
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.sharelayout import TIME_SLICES, memory_layout
 from gpuplane.node.model.snapshot import DriverRelease, Ledger, Snapshot, TimeSliceState
-from gpuplane.node.model.status import STATE_DIRECTORY
+from gpuplane.node.model.status import STATE_DIRECTORY_PART
 from tests.golden import Golden
 from tests.removal import remove
 from tests.texts import as_shown
@@ -317,8 +317,8 @@ async def test_a_directory_that_was_removed_and_is_another_agents_now_is_left_al
             remove(directory)
             async with locked_directory(directory) as other:
                 assert [owner async for owner in other] == []
-                assert await node.wait_until(lambda s: s.statuses[STATE_DIRECTORY].state == "failing", deadline=60)
-                assert f" {os.getpid()}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY].text)
+                assert await node.wait_until(lambda s: s.statuses[STATE_DIRECTORY_PART].state == "failing", deadline=60)
+                assert f" {os.getpid()}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY_PART].text)
                 assert not is_ledger_stored(node.snapshot)
                 assert [each.name for each in directory.iterdir()] == ["lock"]
 
@@ -446,7 +446,7 @@ async def test_what_may_have_been_written_is_written_over(tmp_path: Path) -> Non
         assert await node.wait_until(is_ledger_stored, deadline=60)
         spoil(tmp_path / "share-layouts.json.new")
         node.apply(LedgerLoaded(FULL.but(share_layouts={"GPU-a": memory_layout(1024, mps=False).encoded})))
-        assert await node.wait_until(lambda s: s.statuses[STATE_DIRECTORY].state == "failing", deadline=60)
+        assert await node.wait_until(lambda s: s.statuses[STATE_DIRECTORY_PART].state == "failing", deadline=60)
         (tmp_path / "share-layouts.json").write_bytes(encode_part({"GPU-a": "1024 MiB"}, "boot"))
         node.apply(LedgerLoaded(FULL))
         shutil.rmtree(tmp_path / "share-layouts.json.new")
@@ -461,8 +461,10 @@ async def test_one_file_that_cannot_be_written_holds_up_no_other(tmp_path: Path)
     node = Node(Snapshot(), now=lambda: 100.0)
     node.apply(LedgerLoaded(FULL))
     async with storing(node, tmp_path):
-        assert await node.wait_until(lambda s: STATE_DIRECTORY in s.statuses, deadline=60)
-        assert f"release.json: {os.strerror(errno.EISDIR)}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY].text)
+        assert await node.wait_until(lambda s: STATE_DIRECTORY_PART in s.statuses, deadline=60)
+        assert f"release.json: {os.strerror(errno.EISDIR)}" in as_shown(
+            node.snapshot.statuses[STATE_DIRECTORY_PART].text
+        )
         assert state.load_ledger(tmp_path, "boot")[0] == FULL.but(release=None)
         assert not is_ledger_stored(node.snapshot)
 
@@ -533,11 +535,11 @@ async def test_a_wish_is_not_stored_while_the_disk_refuses(denied: Path) -> None
     node = Node(Snapshot(), now=lambda: 100.0)
     node.apply(DriverReleaseRequested(DriverRelease(until=500.0, reason="x")))
     async with storing(node, denied):
-        assert await node.wait_until(lambda s: STATE_DIRECTORY in s.statuses, deadline=60)
+        assert await node.wait_until(lambda s: STATE_DIRECTORY_PART in s.statuses, deadline=60)
 
     assert not is_ledger_stored(node.snapshot)
-    assert node.snapshot.statuses[STATE_DIRECTORY].state == "failing"
-    assert f"{denied}: {os.strerror(errno.ENOTDIR)}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY].text)
+    assert node.snapshot.statuses[STATE_DIRECTORY_PART].state == "failing"
+    assert f"{denied}: {os.strerror(errno.ENOTDIR)}" in as_shown(node.snapshot.statuses[STATE_DIRECTORY_PART].text)
 
 
 async def test_a_wish_taken_back_while_it_is_written_is_not_kept_before_the_disk_says_so(

@@ -17,7 +17,7 @@ import pytest
 from gpuplane.node.core.reports.news import READY_TO_TAKE_OVER_TEXT
 from gpuplane.node.model.control import ControlRequest, ControlResponse, DrainDevice, GetNodeState, ReleaseDriver
 from gpuplane.node.model.encoding import decode
-from gpuplane.node.model.status import KUBELET_LOCK
+from gpuplane.node.model.status import KUBELET_LOCK_PART
 from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected
 from gpuplane.sandbox.succession import is_during_gap, replace_agent, run_pods_in_turn
@@ -147,11 +147,11 @@ async def test_inspect_shows_that_an_agent_stands_by(place: Place) -> None:
             await third.until_says(READY_TO_TAKE_OVER_TEXT)
             shown = (await (await connect(place.root / "second/control.sock"))(GetNodeState())).state
             assert shown is not None
-            assert shown.snapshot.statuses[KUBELET_LOCK].state == "waiting"
+            assert shown.snapshot.statuses[KUBELET_LOCK_PART].state == "waiting"
             assert f" {first.process.pid} " in f"{shown.offer.waiting_reason}"
             shared = (await (await connect(place.root / "first/control.sock"))(GetNodeState())).state
             assert shared is not None
-            assert shared.snapshot.statuses[KUBELET_LOCK].state == "ok"
+            assert shared.snapshot.statuses[KUBELET_LOCK_PART].state == "ok"
             with pytest.raises(AssertionError):
                 wish = DrainDevice(
                     requested_at=time.clock_gettime(time.CLOCK_BOOTTIME), device="GPU-6", seconds=None, reason="fan"

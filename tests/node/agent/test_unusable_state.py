@@ -24,7 +24,7 @@ from gpuplane.node.model.facts import Action, ConfigLoaded, Fact, MachineObserve
 from gpuplane.node.model.health import DeviceRecord, Drain, HealthRecords
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import KUBELET_LOCK
+from gpuplane.node.model.status import KUBELET_LOCK_PART
 from gpuplane.sandbox.kubelet import Kubelet
 
 DEADLINE = 60.0
@@ -62,7 +62,7 @@ async def running(root: Path) -> AsyncIterator[Agent]:
 
 def ours(snapshot: Snapshot) -> bool:
     """Whether it serves."""
-    return KUBELET_LOCK in snapshot.statuses and not standby_reason(snapshot)
+    return KUBELET_LOCK_PART in snapshot.statuses and not standby_reason(snapshot)
 
 
 async def test_who_holds_what_is_asked_again_at_a_take_over(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.reasons import Reason
 from gpuplane.node.model.snapshot import Allocation, StoredLedger
-from gpuplane.node.model.status import CLAIM_FILES, CLAIM_STATUS, CLAIMS, ClaimFilesStatus
+from gpuplane.node.model.status import CLAIM_FILES_PART, CLAIM_STATUS_PART, CLAIMS_PART, ClaimFilesStatus
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.node.core.dra.nodes import claim, node
@@ -182,7 +182,7 @@ async def test_a_claim_that_nobody_unprepares_ends_once_it_is_gone() -> None:
         kept.apply(ClaimPrepareRequested(each))
     api.is_away = True
     async with running(lambda: check_claims(kept, api.fetch, first=0.0)):
-        assert await kept.wait_until(lambda snapshot: CLAIMS in snapshot.statuses, 10)
+        assert await kept.wait_until(lambda snapshot: CLAIMS_PART in snapshot.statuses, 10)
         assert len(kept.snapshot.ledger.claims or {}) == 4
         api.is_away = False
         del api.found["a"]  # its object is gone
@@ -192,7 +192,7 @@ async def test_a_claim_that_nobody_unprepares_ends_once_it_is_gone() -> None:
         assert await kept.wait_until(lambda snapshot: set(snapshot.ledger.claims or {}) == {"c", "d"}, 10)
         kept.apply(AllocationsListed((), 300.0))
         assert await kept.wait_until(lambda snapshot: set(snapshot.ledger.claims or {}) == {"d"}, 10)
-        assert await kept.wait_until(lambda snapshot: CLAIMS not in snapshot.statuses, 10)
+        assert await kept.wait_until(lambda snapshot: CLAIMS_PART not in snapshot.statuses, 10)
 
 
 async def test_a_lost_promise_is_made_again_for_a_pod_that_runs() -> None:
@@ -201,7 +201,7 @@ async def test_a_lost_promise_is_made_again_for_a_pod_that_runs() -> None:
     api = Claims(claim("uid-a", 0, name="a"))
     async with running(lambda: check_claims(kept, api.fetch, soon=0.0)):
         assert await kept.wait_until(lambda snapshot: set(snapshot.ledger.claims or {}) == {"uid-a"}, 10)
-        assert await kept.wait_until(lambda snapshot: CLAIMS in snapshot.statuses, 10)
+        assert await kept.wait_until(lambda snapshot: CLAIMS_PART in snapshot.statuses, 10)
     [made] = (kept.snapshot.ledger.claims or {}).values()
     assert [(each.unit, each.cdi_id) for each in made.devices] == [("GPU-0", "k8s.gpu.nvidia.com/claim=uid-a-gpu-0")]
 
@@ -222,7 +222,7 @@ def prepared(kept: Node, asked: AllocatedClaim) -> None:
     kept.apply(ClaimPrepareRequested(asked))
     kept.apply(LedgerStored(StoredLedger(ledger=kept.snapshot.ledger)))
     found = {uid: spec_fingerprint(spec) for uid, spec in claim_specs(kept.snapshot).items()}
-    kept.apply(StatusChanged(CLAIM_FILES, ClaimFilesStatus("ok", fingerprints=found)))
+    kept.apply(StatusChanged(CLAIM_FILES_PART, ClaimFilesStatus("ok", fingerprints=found)))
 
 
 def conditions(server: ApiServer) -> dict[str, tuple[str, str]]:
@@ -261,7 +261,7 @@ async def test_a_missing_right_to_write_the_status_is_said(server: ApiServer, ku
     kept = Node(node(), now=lambda: 100.0)
     prepared(kept, claim(UID, 0, name="train"))
     async with running(lambda: keep_claim_status(kept, ClaimReader(kubeconfig))):
-        assert await kept.wait_until(lambda snapshot: CLAIM_STATUS in snapshot.statuses, 10)
-        assert "dra" in as_shown(kept.snapshot.statuses[CLAIM_STATUS].text)
+        assert await kept.wait_until(lambda snapshot: CLAIM_STATUS_PART in snapshot.statuses, 10)
+        assert "dra" in as_shown(kept.snapshot.statuses[CLAIM_STATUS_PART].text)
         await server.until(lambda: "Ready" in conditions(server))
-        assert await kept.wait_until(lambda snapshot: CLAIM_STATUS not in snapshot.statuses, 10)
+        assert await kept.wait_until(lambda snapshot: CLAIM_STATUS_PART not in snapshot.statuses, 10)

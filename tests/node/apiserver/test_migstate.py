@@ -17,7 +17,7 @@ from gpuplane.node.model.config import NodeSettings, PartitionSettings, Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, Fact, MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Machine
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import DRIVER, MIG_STATE, NODE_CONDITION, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, MIG_STATE_PART, NODE_CONDITION_PART, DriverStatus
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.node.core.partitions.gpus import an_a100
@@ -57,7 +57,7 @@ def settings(*, label: bool = True, labels: bool = False) -> Fact:
 async def writing(kubeconfig: Path, *facts: Fact) -> AsyncIterator[Node]:
     """A node that follows the label, with a GPU in two halves; nobody carries out its changes."""
     node = Node(Snapshot())
-    for fact in (*facts, HALVES, AllocationsListed((), 0.0), StatusChanged(DRIVER, DriverStatus("ok"))):
+    for fact in (*facts, HALVES, AllocationsListed((), 0.0), StatusChanged(DRIVER_PART, DriverStatus("ok"))):
         node.apply(fact)
     described = NodeMetadataWriter("n1", lambda snapshot: {"nvidia.com/gpu.count": str(len(snapshot.gpus))})
     tasks = [
@@ -161,7 +161,7 @@ async def test_not_followed_not_written(server: ApiServer, kubeconfig: Path) -> 
         await server.until(lambda: state(server) == "success")
     async with writing(kubeconfig, settings(label=False)) as node:
         await server.until(lambda: state(server) is None)
-        await node.wait_until(lambda now: NODE_CONDITION in now.statuses, 30)
+        await node.wait_until(lambda now: NODE_CONDITION_PART in now.statuses, 30)
         node.apply(settings())
         await server.until(lambda: state(server) == "success")
         node.apply(settings(label=False))
@@ -189,7 +189,7 @@ async def test_without_rights_it_is_said(server: ApiServer, kubeconfig: Path) ->
         request(server, "all-3g.40gb")
 
         def is_said(snapshot: Snapshot) -> bool:
-            found = snapshot.statuses.of(MIG_STATE)
+            found = snapshot.statuses.of(MIG_STATE_PART)
             return found is not None and "deploy/components/mig-config" in as_shown(found.text)
 
         assert await node.wait_until(is_said, 30), node.snapshot.statuses

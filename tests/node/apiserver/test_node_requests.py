@@ -26,7 +26,7 @@ from gpuplane.node.core.requests import read_node_requests
 from gpuplane.node.model.config import Config, NodeObjectRequests
 from gpuplane.node.model.facts import Fact, LedgerLoaded, NodeRequestsChanged, StatusChanged
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import API_SERVER, Status
+from gpuplane.node.model.status import API_SERVER_PART, Status
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests import hostile
 from tests.texts import as_shown
@@ -49,7 +49,7 @@ class Told(Node):
 
     @property
     def apiserver(self) -> Status | None:
-        return self.snapshot.statuses.of(API_SERVER)
+        return self.snapshot.statuses.of(API_SERVER_PART)
 
     @property
     def standings(self) -> list[str]:
@@ -62,7 +62,7 @@ class Told(Node):
 
     async def stands(self, standing: str, reason: str = "") -> None:
         def there(snapshot: Snapshot) -> bool:
-            found = snapshot.statuses.of(API_SERVER)
+            found = snapshot.statuses.of(API_SERVER_PART)
             return found is not None and found.state == standing and reason in as_shown(found.text)
 
         await self.comes_to(there)

@@ -18,7 +18,7 @@ from gpuplane.node.model.config import LabelTarget, NodeSettings, Settings
 from gpuplane.node.model.facts import ConfigLoaded, Fact, MachineObserved
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import NODE_FEATURE
+from gpuplane.node.model.status import NODE_FEATURE_PART
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.texts import as_shown
@@ -84,7 +84,7 @@ def labels_of(server: ApiServer) -> Json | None:
 
 async def stands(node: Node, standing: str, reason: str = "") -> None:
     def there(snapshot: Snapshot) -> bool:
-        found = snapshot.statuses.of(NODE_FEATURE)
+        found = snapshot.statuses.of(NODE_FEATURE_PART)
         return found is not None and found.state == standing and reason in as_shown(found.text)
 
     assert await node.wait_until(there, 60), node.snapshot.statuses

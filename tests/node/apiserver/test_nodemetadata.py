@@ -19,7 +19,7 @@ from gpuplane.node.model.config import LabelTarget, NodeSettings, Settings
 from gpuplane.node.model.facts import AllocateAnswered, AllocationsListed, ConfigLoaded, Fact, MachineObserved
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import API_SERVER, NODE_METADATA, AnyPart
+from gpuplane.node.model.status import API_SERVER_PART, NODE_METADATA_PART, AnyPart
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.texts import as_shown
@@ -114,7 +114,7 @@ async def test_labels_follow_the_node_and_nobody_elses_are_touched(server: ApiSe
         assert server.requests == []
         node.apply(machine(8))
         await server.until(lambda: labels_of(server) == {COUNT: "8", PRODUCT: "H100"})
-        await stands(node, NODE_METADATA, "ok", "2 labels of Node n1 are up to date")
+        await stands(node, NODE_METADATA_PART, "ok", "2 labels of Node n1 are up to date")
 
         node.apply(machine(0))
         await server.until(lambda: labels_of(server) == {COUNT: "0"})
@@ -167,14 +167,14 @@ async def test_what_is_switched_off_goes(server: ApiServer, kubeconfig: Path, re
     async with writing(kubeconfig, wanted("none"), machine(8)) as node:
         await server.until(lambda: labels_of(server) == {} and "annotations" not in metadata(server))
         assert await settled(server) == 2
-        assert NODE_METADATA not in node.snapshot.statuses
+        assert NODE_METADATA_PART not in node.snapshot.statuses
 
 
 async def test_a_restart_writes_nothing_that_is_there(server: ApiServer, kubeconfig: Path) -> None:
     """One look is enough."""
     for _ in range(3):
         async with writing(kubeconfig, wanted(), machine(8)) as node:
-            await stands(node, NODE_METADATA, "ok")
+            await stands(node, NODE_METADATA_PART, "ok")
     assert server.requests.count(APPLY) == 1
 
 
@@ -182,7 +182,7 @@ async def test_somebody_else_had_the_label(server: ApiServer, kubeconfig: Path) 
     """He is named, and it is taken over; the same value is shared, and stays when we go."""
     server.put(NODE, {"metadata": {"labels": {COUNT: "7", PRODUCT: "H100"}}}, "nfd-master")
     async with writing(kubeconfig, wanted(), machine(8)) as node:
-        await stands(node, NODE_METADATA, "ok", 'conflict with "nfd-master"', f".metadata.labels.{COUNT}")
+        await stands(node, NODE_METADATA_PART, "ok", 'conflict with "nfd-master"', f".metadata.labels.{COUNT}")
         assert labels_of(server) == {COUNT: "8", PRODUCT: "H100"}
         node.apply(wanted("none"))
         await server.until(lambda: labels_of(server) == {PRODUCT: "H100"})
@@ -194,14 +194,14 @@ async def test_two_holders_of_one_label_do_not_go_in_circles(
     """Somebody else's change stays until the next check, which puts ours back and says who it was."""
     monkeypatch.setattr(keeper, "CHECK_INTERVAL", 1.0)
     async with writing(kubeconfig, wanted(), machine(8)) as node:
-        await stands(node, NODE_METADATA, "ok")
+        await stands(node, NODE_METADATA_PART, "ok")
         for _ in range(2):
             before = server.requests.count(APPLY)
             server.put(NODE, {"metadata": {"labels": {COUNT: "3"}}}, "a-script")
             await asyncio.sleep(0.3)
             assert labels_of(server) == {COUNT: "3"}
             await server.until(lambda: labels_of(server) == {COUNT: "8", PRODUCT: "H100"})
-            await stands(node, NODE_METADATA, "ok", '"a-script"', COUNT)
+            await stands(node, NODE_METADATA_PART, "ok", '"a-script"', COUNT)
             assert server.requests.count(APPLY) == before + 2  # without and with force
 
 
@@ -209,11 +209,11 @@ async def test_a_node_that_is_made_again_is_written_again(server: ApiServer, kub
     """And one that is away is not made by us."""
     async with writing(kubeconfig, wanted(), machine(8), watched=True) as node:
         await server.until(lambda: labels_of(server) != {})
-        await stands(node, API_SERVER, "ok")
+        await stands(node, API_SERVER_PART, "ok")
         server.put(NODE, None)
-        await stands(node, API_SERVER, "waiting")
+        await stands(node, API_SERVER_PART, "waiting")
         node.apply(machine(4))
-        await stands(node, NODE_METADATA, "failing", '404 nodes "n1" not found')
+        await stands(node, NODE_METADATA_PART, "failing", '404 nodes "n1" not found')
         assert not server.objects.has(parse_path(NODE))
 
         server.put(NODE, {"metadata": {"labels": {"a": "b"}}})
@@ -226,7 +226,7 @@ async def test_a_node_that_goes_between_look_and_write_is_not_made(server: ApiSe
     async with writing(kubeconfig, wanted(), machine(8)) as node:
         await server.until(lambda: APPLY in server.requests)
         server.put(NODE, None)
-        await stands(node, NODE_METADATA, "failing", " 409 ")
+        await stands(node, NODE_METADATA_PART, "failing", " 409 ")
         assert not server.objects.has(parse_path(NODE))
 
 
@@ -250,8 +250,8 @@ async def test_a_refusal_is_said_and_tried_again(
     monkeypatch.setattr(connection, "REQUEST_TIMEOUT", 0.3)
     server.failures.append(trouble)
     async with writing(kubeconfig, wanted(), machine(8)) as node:
-        await stands(node, NODE_METADATA, "failing", reason)
-        await stands(node, NODE_METADATA, "ok")
+        await stands(node, NODE_METADATA_PART, "failing", reason)
+        await stands(node, NODE_METADATA_PART, "ok")
         assert labels_of(server) == {COUNT: "8", PRODUCT: "H100"}
 
 
@@ -264,7 +264,7 @@ async def test_managed_fields_of_others_shapes(server: ApiServer, kubeconfig: Pa
     async with writing(kubeconfig, wanted("none"), machine(8)) as node:
         await server.until(lambda: f"GET {NODE}" in server.requests)
         assert await settled(server) == 0
-        assert NODE_METADATA not in node.snapshot.statuses
+        assert NODE_METADATA_PART not in node.snapshot.statuses
 
 
 async def test_a_label_that_is_not_legal_costs_itself_only(server: ApiServer, kubeconfig: Path) -> None:
@@ -272,7 +272,7 @@ async def test_a_label_that_is_not_legal_costs_itself_only(server: ApiServer, ku
     odd = {COUNT: "8", PRODUCT: "x" * 64, "nvidia.com/gpu.machine": "-a", "kubernetes.io/os": "linux", "plain": "1"}
     odd |= {"nvidia.com/device-plugin.config": "a", "nvidia.com/gpu.deploy.driver": "true", "gpuplane.io/": "1"}
     async with writing(kubeconfig, wanted(), machine(8), labels=lambda _: odd) as node:
-        await stands(node, NODE_METADATA, "ok", "1 label of", "left out", "and 4 more")
+        await stands(node, NODE_METADATA_PART, "ok", "1 label of", "left out", "and 4 more")
         assert labels_of(server) == {COUNT: "8"}
 
 
@@ -281,5 +281,5 @@ async def test_without_wishes_an_api_server_that_refuses_is_nothing_to_say(serve
     async with writing(kubeconfig, wanted("none"), machine(8)) as node:
         await server.until(lambda: f"GET {NODE}" in server.requests)
         await asyncio.sleep(0.2)
-        assert NODE_METADATA not in node.snapshot.statuses
+        assert NODE_METADATA_PART not in node.snapshot.statuses
         assert server.requests.count(f"GET {NODE}") == 1

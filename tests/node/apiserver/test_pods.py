@@ -14,7 +14,7 @@ from gpuplane.node.core.telemetry.usage import with_names_of_pods
 from gpuplane.node.model.config import MetricsSettings, Settings
 from gpuplane.node.model.facts import ConfigLoaded
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import PODS
+from gpuplane.node.model.status import PODS_PART
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.texts import as_shown
 
@@ -74,7 +74,7 @@ async def test_pods_come_change_and_go(tmp_path: Path, monkeypatch: Any) -> None
         await comes_to(node, lambda snapshot: (snapshot.pods or {}).get(uids["one"]) == changed)
         server.put("/api/v1/namespaces/team/pods/two", None)
         await comes_to(node, lambda snapshot: uids["two"] not in (snapshot.pods or {}))
-        status = node.snapshot.statuses.of(PODS)
+        status = node.snapshot.statuses.of(PODS_PART)
         assert status is not None
         assert status.state == "ok"
 
@@ -100,14 +100,14 @@ async def test_it_is_watched_only_while_it_is_wanted(tmp_path: Path) -> None:
         node.apply(ConfigLoaded(WATCHED))
         await comes_to(node, lambda snapshot: snapshot.pods)
         node.apply(ConfigLoaded(Settings()))
-        await comes_to(node, lambda snapshot: snapshot.pods is None and snapshot.statuses.of(PODS) is None)
+        await comes_to(node, lambda snapshot: snapshot.pods is None and snapshot.statuses.of(PODS_PART) is None)
 
 
 async def test_another_change_of_the_configuration_leaves_the_watch_alone(tmp_path: Path) -> None:
     """What is known of the pods stays, and nothing is asked again; other labels are another watch."""
     async with watching(tmp_path) as (server, node):
         uid = pod(server, "one", labels={"app": "a", "tier": "x"})
-        await comes_to(node, lambda snapshot: uid in (snapshot.pods or {}) and snapshot.statuses.of(PODS))
+        await comes_to(node, lambda snapshot: uid in (snapshot.pods or {}) and snapshot.statuses.of(PODS_PART))
         asked = len(server.requests)
         node.apply(ConfigLoaded(WATCHED.but(metrics=WATCHED.metrics.but(interval=5.0))))
         await asyncio.sleep(0.5)
@@ -128,7 +128,7 @@ async def test_a_refusal_names_the_component(tmp_path: Path, monkeypatch: Any) -
         server.end_streams()
 
         def refused(snapshot: Snapshot) -> bool:
-            status = snapshot.statuses.of(PODS)
+            status = snapshot.statuses.of(PODS_PART)
             return status is not None and status.state == "failing" and "pod-labels" in as_shown(status.text)
 
         await comes_to(node, refused)

@@ -25,7 +25,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import Drain
 from gpuplane.node.model.machine import Fault
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import SLICES, SlicesStatus
+from gpuplane.node.model.status import SLICES_PART, SlicesStatus
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.node.core.dra.nodes import DRA, GPUS, MACHINE, claim
 
@@ -105,7 +105,7 @@ class Site:
             await asyncio.sleep(seconds)
 
     def status(self) -> SlicesStatus:
-        found = self.node.snapshot.statuses.of(SLICES)
+        found = self.node.snapshot.statuses.of(SLICES_PART)
         return found if found is not None else SlicesStatus("waiting")
 
 
@@ -263,7 +263,7 @@ async def test_when_dra_is_switched_off_what_claims_hold_stays(tmp_path: Path) -
         assert [each["value"] for each in site.taints("gpu-1")] == ["dra-disabled"]
         site.node.apply(ClaimUnprepareRequested(claim("u1", 1).claim))
         await site.becomes(lambda: not site.slices() and not site.server.watchers)
-        await site.becomes(lambda: site.node.snapshot.statuses.of(SLICES) is None)
+        await site.becomes(lambda: site.node.snapshot.statuses.of(SLICES_PART) is None)
         site.node.apply(ConfigLoaded(DRA))
         await all_published(site)
 
@@ -292,7 +292,7 @@ async def test_an_old_api_server_is_said_to_be_one(tmp_path: Path) -> None:
         await site.rest(1.5)
         assert len(site.server.requests) == 1
         site.node.apply(ConfigLoaded(Settings()))
-        await site.becomes(lambda: site.node.snapshot.statuses.of(SLICES) is None)
+        await site.becomes(lambda: site.node.snapshot.statuses.of(SLICES_PART) is None)
 
 
 async def test_a_node_that_is_missing_is_waited_for(tmp_path: Path) -> None:

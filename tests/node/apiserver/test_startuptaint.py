@@ -17,7 +17,7 @@ from gpuplane.node.model.config import NodeSettings, Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, Fact, MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import API_SERVER, STARTUP_TAINT, Status, plugin_part
+from gpuplane.node.model.status import API_SERVER_PART, STARTUP_TAINT_PART, Status, plugin_part
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
 from tests.texts import as_shown
@@ -71,7 +71,7 @@ def taints(server: ApiServer) -> list[Json]:
 
 async def stands(node: Node, standing: str, reason: str = "") -> None:
     def there(snapshot: Snapshot) -> bool:
-        found = snapshot.statuses.of(STARTUP_TAINT)
+        found = snapshot.statuses.of(STARTUP_TAINT_PART)
         return found is not None and found.state == standing and reason in as_shown(found.text)
 
     assert await node.wait_until(there, 60), node.snapshot.statuses
@@ -134,7 +134,7 @@ async def test_without_the_right(server: ApiServer, tmp_path: Path) -> None:
 
 async def watched(node: Node, state: str) -> None:
     def there(snapshot: Snapshot) -> bool:
-        found = snapshot.statuses.of(API_SERVER)
+        found = snapshot.statuses.of(API_SERVER_PART)
         return found is not None and found.state == state
 
     assert await node.wait_until(there, 60)

@@ -20,10 +20,10 @@ from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, LedgerSto
 from gpuplane.node.model.machine import Fault, Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot, StoredLedger
 from gpuplane.node.model.status import (
-    API_SERVER,
-    EVENTS,
-    NODE_CONDITION,
-    STATE_DIRECTORY,
+    API_SERVER_PART,
+    EVENTS_PART,
+    NODE_CONDITION_PART,
+    STATE_DIRECTORY_PART,
     AnyPart,
     Status,
     TurnStatus,
@@ -205,11 +205,11 @@ async def test_a_transition_of_before_our_start_keeps_its_time(server: ApiServer
 async def test_a_node_object_that_is_made_anew_is_written_anew(server: ApiServer, kubeconfig: Path) -> None:
     """As kubelet makes it when somebody has deleted it, though we have nothing new to say."""
     async with writing(kubeconfig, watching.watch_node) as node:
-        await stands(node, API_SERVER, "ok")
+        await stands(node, API_SERVER_PART, "ok")
         task = asyncio.ensure_future(report.report_conditions(node, "n1", kubeconfig))
         await server.until(lambda: problem(server) != {})
         server.put(NODE, None)
-        await stands(node, API_SERVER, "waiting")
+        await stands(node, API_SERVER_PART, "waiting")
         server.put(NODE, {"status": {}})
         await server.until(lambda: problem(server) != {})
         await _ended(task)
@@ -219,7 +219,7 @@ async def test_a_node_object_that_is_missing(server: ApiServer, kubeconfig: Path
     """Its absence is said; when it comes, it is written."""
     server.put(NODE, None)
     async with writing(kubeconfig, report.report_conditions) as node:
-        await stands(node, NODE_CONDITION, "failing", '404 nodes "n1" not found')
+        await stands(node, NODE_CONDITION_PART, "failing", '404 nodes "n1" not found')
         server.put(NODE, {})
         await server.until(lambda: problem(server).get("reason") == "NoProblem")
 
@@ -251,8 +251,8 @@ async def test_a_condition_that_cannot_be_written(
     monkeypatch.setattr(retry, "REFUSED_PAUSE", 0.05)
     server.failures.append(trouble)
     async with writing(kubeconfig, report.report_conditions) as node:
-        await stands(node, NODE_CONDITION, "failing", reason)
-        await stands(node, NODE_CONDITION, "ok")
+        await stands(node, NODE_CONDITION_PART, "failing", reason)
+        await stands(node, NODE_CONDITION_PART, "ok")
         assert problem(server)["status"] == "False"
 
 
@@ -260,7 +260,7 @@ async def test_a_refusal_is_asked_about_seldom(server: ApiServer, kubeconfig: Pa
     """Other failures soon again; this one waits for minutes, or until our Node is followed anew."""
     server.failures += [InjectedFailure("PATCH *", times=3, code=500), InjectedFailure("PATCH *", times=9, code=403)]
     async with writing(kubeconfig, report.report_conditions, telling.send_events) as node:
-        await stands(node, NODE_CONDITION, "failing", " 403 ")
+        await stands(node, NODE_CONDITION_PART, "failing", " 403 ")
         look(node, 0)
         await server.until(lambda: told(server) == [("GPUDegraded", "GPU 0", 1)])
         look(node)
@@ -312,7 +312,7 @@ async def test_an_answer_that_is_lost_makes_no_second_event(server: ApiServer, k
     async with writing(kubeconfig, telling.send_events) as node:
         look(node, 0)
         await server.until(lambda: server.requests.count(f"POST {EVENTS_PATH}") == 2)
-        await stands(node, EVENTS, "ok")
+        await stands(node, EVENTS_PART, "ok")
         assert told(server) == [("GPUDegraded", "GPU 0", 1)]
 
 
@@ -325,7 +325,7 @@ async def test_an_event_that_the_server_will_never_take_costs_itself_only(
         await server.until(lambda: f"POST {EVENTS_PATH}" in server.requests)
         look(node, 0, 1)
         await server.until(lambda: told(server) == [("GPUDegraded", "GPU 1", 1)])
-        await stands(node, EVENTS, "ok")
+        await stands(node, EVENTS_PART, "ok")
     assert [each.levelname for each in caplog.records if each.module == "events"] == ["WARNING"]
 
 
@@ -335,7 +335,7 @@ async def test_an_event_that_cannot_be_counted_again_is_made_anew(server: ApiSer
         for ill in ((0,), ()):
             look(node, *ill)
             await server.until(lambda: server.requests.count(f"POST {EVENTS_PATH}") == len(told(server)) > 0)
-            await stands(node, EVENTS, "ok")
+            await stands(node, EVENTS_PART, "ok")
         await server.until(lambda: len(told(server)) == 2)
         server.failures.append(InjectedFailure("PATCH *", code=422, message="message: not so"))
         look(node, 0)
@@ -347,17 +347,17 @@ async def test_an_event_that_cannot_be_counted_again_is_made_anew(server: ApiSer
 async def test_nothing_is_told_that_a_crash_would_make_us_tell_again(server: ApiServer, kubeconfig: Path) -> None:
     """The ledger is on disk first, where the disk takes it."""
     async with writing(kubeconfig, telling.send_events, report.report_conditions) as node:
-        node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="ok", text="an older ledger")))
+        node.apply(StatusChanged(STATE_DIRECTORY_PART, TurnStatus(state="ok", text="an older ledger")))
         look(node, 0)
         await server.until(lambda: problem(server).get("status") == "True")
         look(node, 0, 1)
         await server.until(lambda: "2 GPUs (0, 1)" in problem(server)["message"])
         assert told(server) == []
-        node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="ok")))
+        node.apply(StatusChanged(STATE_DIRECTORY_PART, TurnStatus(state="ok")))
         node.apply(LedgerStored(StoredLedger(ledger=node.snapshot.ledger)))
         await server.until(lambda: len(told(server)) == 1)
 
-        node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="failing", text="the disk is full")))
+        node.apply(StatusChanged(STATE_DIRECTORY_PART, TurnStatus(state="failing", text="the disk is full")))
         look(node)
         await server.until(lambda: len(told(server)) == 2)
 
@@ -367,8 +367,8 @@ async def test_what_came_and_went_while_the_server_was_away_is_not_told(server: 
     async with writing(kubeconfig, telling.send_events) as node:
         await server.stop()
         look(node, 0, 1)
-        await stands(node, EVENTS, "failing")
+        await stands(node, EVENTS_PART, "failing")
         look(node, 1)
         await server.start()
-        await stands(node, EVENTS, "ok")
+        await stands(node, EVENTS_PART, "ok")
         assert told(server) == [("GPUDegraded", "GPU 1", 1)]

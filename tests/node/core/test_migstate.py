@@ -9,7 +9,7 @@ from gpuplane.node.model.config import Config, NodeObjectRequests, PartitionSett
 from gpuplane.node.model.machine import Machine
 from gpuplane.node.model.partitions import GpuProgress, PartitionsProgress
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import DRIVER, KUBELET_LOCK, DriverStatus, Statuses, TurnStatus
+from gpuplane.node.model.status import DRIVER_PART, KUBELET_LOCK_PART, DriverStatus, Statuses, TurnStatus
 from tests.node.core.partitions.gpus import an_a100
 from tests.texts import as_shown
 
@@ -84,7 +84,7 @@ def node(asked: NodeObjectRequests | None, *, follows: bool = True, known: bool 
         ),
         allocations=(),
         ledger=Ledger(node_requests=asked),
-        statuses=Statuses({DRIVER: DriverStatus(driver, "x")}),  # type: ignore[arg-type]
+        statuses=Statuses({DRIVER_PART: DriverStatus(driver, "x")}),  # type: ignore[arg-type]
     )
 
 
@@ -102,7 +102,7 @@ def node(asked: NodeObjectRequests | None, *, follows: bool = True, known: bool 
         (node(NodeObjectRequests(mig_config="all-3g.40gb", has_mig_manager=True)), None, "MigManager"),
         (
             node(NodeObjectRequests(mig_config="all-3g.40gb")).but(
-                statuses=Statuses({KUBELET_LOCK: TurnStatus("waiting", "x", turn="standby")})
+                statuses=Statuses({KUBELET_LOCK_PART: TurnStatus("waiting", "x", turn="standby")})
             ),
             None,
             None,

@@ -25,7 +25,7 @@ from gpuplane.node.model.health import Drain
 from gpuplane.node.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.node.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, WantedDaemons
 from gpuplane.node.model.snapshot import Allocation, DriverRelease, Snapshot
-from gpuplane.node.model.status import MPS_SUPERVISOR, MpsDaemonStatus, Status, mps_daemon_part, plugin_part
+from gpuplane.node.model.status import MPS_SUPERVISOR_PART, MpsDaemonStatus, Status, mps_daemon_part, plugin_part
 from gpuplane.node.model.views import Mount, RequestRefused
 from tests.golden import Golden
 from tests.texts import as_shown
@@ -261,13 +261,13 @@ def test_a_supervisor_that_is_silent_says_nothing_about_its_daemons() -> None:
     wishes = WantedDaemons(daemons=(MpsDaemon(GPU, {"GPU-a": 0}),))
     status = SupervisorStatus(at=10.0, pid=7, daemons=(DaemonStatus(GPU, "ok", "control daemon 1", ("GPU-a",), 1),))
     assert part_statuses(wishes, status, "/run/mps", 10.0 + SUPERVISOR_TIMEOUT_S).keys() == {
-        MPS_SUPERVISOR,
+        MPS_SUPERVISOR_PART,
         mps_daemon_part(GPU),
     }
     silent = part_statuses(wishes, status, "/run/mps", 10.1 + SUPERVISOR_TIMEOUT_S)
-    assert silent.keys() == {MPS_SUPERVISOR}
-    assert silent[MPS_SUPERVISOR].state == "failing"
-    assert "gpuplane mps" in as_shown(silent[MPS_SUPERVISOR].text)
+    assert silent.keys() == {MPS_SUPERVISOR_PART}
+    assert silent[MPS_SUPERVISOR_PART].state == "failing"
+    assert "gpuplane mps" in as_shown(silent[MPS_SUPERVISOR_PART].text)
     assert part_statuses(WantedDaemons(), None, "/run/mps", 0.0) == {}
 
 

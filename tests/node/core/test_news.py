@@ -21,7 +21,15 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import Drain
 from gpuplane.node.model.machine import Fault, Gpu, Machine, Mig
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import DRIVER, MPS_SUPERVISOR, SLICES, DriverStatus, SlicesStatus, Status, plugin_part
+from gpuplane.node.model.status import (
+    DRIVER_PART,
+    MPS_SUPERVISOR_PART,
+    SLICES_PART,
+    DriverStatus,
+    SlicesStatus,
+    Status,
+    plugin_part,
+)
 from gpuplane.node.model.views import News
 from tests.golden import Golden
 
@@ -87,7 +95,7 @@ def test_each_reason_is_one_line_of_all_devices_that_have_it(golden: Golden) -> 
     held = after(AllocationsListed(tuple(pods), 601.0), start=SERVING)
     mps = Sharing(replicated_resources=(ReplicatedResource(NAME, 4),), strategy="mps")
     shared = after(ConfigLoaded(Settings(device_list_strategy=("envvar",), sharing=mps)), start=held)
-    ill = after(StatusChanged(MPS_SUPERVISOR, Status("failing", "there is no supervisor")), start=shared)
+    ill = after(StatusChanged(MPS_SUPERVISOR_PART, Status("failing", "there is no supervisor")), start=shared)
 
     found = [*news(held, shared), *news(shared, ill)]
     assert [each.level for each in found if each.subject.code == "held-as-other-resource"] == ["info"] * 4
@@ -123,12 +131,12 @@ def test_that_gpus_are_offered_twice_is_said_once_when_it_begins(golden: Golden)
     """Not of each list, each claim and each slice that follows; and not where no slice is published."""
     dra = Settings(device_list_strategy=("envvar",), dra=DraSettings(enabled=True))
     config, looked = ConfigLoaded(dra), MachineObserved(Machine(gpus=(*GPUS[:7], GPUS[7].but(mig=Mig(enabled=True)))))
-    published = StatusChanged(SLICES, SlicesStatus("ok", published=("n1-gpu.nvidia.com-gpu-0",)))
-    more = StatusChanged(SLICES, SlicesStatus("failing", "away", published=("n1-gpu.nvidia.com-gpu-1",)))
+    published = StatusChanged(SLICES_PART, SlicesStatus("ok", published=("n1-gpu.nvidia.com-gpu-0",)))
+    more = StatusChanged(SLICES_PART, SlicesStatus("failing", "away", published=("n1-gpu.nvidia.com-gpu-1",)))
 
-    assert [each for each in said(config, looked) if each.subject.part == SLICES.name] == []
+    assert [each for each in said(config, looked) if each.subject.part == SLICES_PART.name] == []
     found = [each for each in said(config, looked, published, ill("x", (0,)), more) if each.subject.devices == ALL[:7]]
-    assert [(each.level, each.subject.part) for each in found] == [("warning", SLICES.name)]
+    assert [(each.level, each.subject.part) for each in found] == [("warning", SLICES_PART.name)]
     golden(lines(found))
 
 
@@ -157,7 +165,7 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
         for call in CALLS
         for fact in (
             MachineObserved(Machine(faults=(Fault("driver-missing", f"{call} is not there"),))),
-            StatusChanged(DRIVER, DriverStatus("failing", f"{call} is not there", code="driver-missing")),
+            StatusChanged(DRIVER_PART, DriverStatus("failing", f"{call} is not there", code="driver-missing")),
         )
     ]
     found = list(said(*failing))
@@ -166,7 +174,7 @@ def test_a_driver_that_fails_in_one_call_after_another_is_one_line(golden: Golde
         ("warning", LogSubject(part="driver", code="driver-missing")),
     ]
     golden(lines(found))
-    other = StatusChanged(DRIVER, DriverStatus("failing", "it may not be used", code="driver-denied"))
+    other = StatusChanged(DRIVER_PART, DriverStatus("failing", "it may not be used", code="driver-denied"))
     *_, last = said(*failing, other)
     assert (last.about, last.subject) == ("driver", LogSubject(part="driver", code="driver-denied"))
 
@@ -196,7 +204,7 @@ def test_a_driver_that_is_missing_is_said_once(golden: Golden) -> None:
     failing = DriverStatus("failing", fault.message, code=fault.code)
     before = after(*READY[:2])
     looked = step(before, MachineObserved(Machine(gpus=None, faults=(fault,))), 1e6)
-    known = step(looked, StatusChanged(DRIVER, failing), 1e6)
+    known = step(looked, StatusChanged(DRIVER_PART, failing), 1e6)
 
     found = [*news(before, looked), *news(looked, known)]
     driver = LogSubject(part="driver", code=fault.code)

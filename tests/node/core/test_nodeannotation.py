@@ -35,7 +35,7 @@ from gpuplane.node.model.health import Drain
 from gpuplane.node.model.machine import Device, DeviceList, Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.node.model.sharelayout import memory_layout
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import KUBELET_LOCK, TurnStatus
+from gpuplane.node.model.status import KUBELET_LOCK_PART, TurnStatus
 
 H100, GPU, SMALL = "NVIDIA H100 80GB HBM3", "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 WHOLE = Settings()
@@ -186,7 +186,7 @@ def test_before_all_is_known_nothing_is_said(missing: int) -> None:
 
 
 def test_one_that_stands_by_says_nothing() -> None:
-    snapshot = node(gpu(0), facts=(StatusChanged(KUBELET_LOCK, TurnStatus("waiting", "another", turn="standby")),))
+    snapshot = node(gpu(0), facts=(StatusChanged(KUBELET_LOCK_PART, TurnStatus("waiting", "another", turn="standby")),))
     assert node_gpus(snapshot) is None
 
 

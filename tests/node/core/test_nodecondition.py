@@ -34,7 +34,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import Drain, FaultOverride, HealthRecords
 from gpuplane.node.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.node.model.snapshot import DriverRelease, Ledger, Snapshot
-from gpuplane.node.model.status import CDI_FILES, CONFIG, DRIVER, CdiFilesStatus, DriverStatus, Status
+from gpuplane.node.model.status import CDI_FILES_PART, CONFIG_PART, DRIVER_PART, CdiFilesStatus, DriverStatus, Status
 from tests.golden import Golden
 from tests.node.core.containers.documents import MACHINE
 from tests.texts import as_shown
@@ -75,7 +75,7 @@ def messages(before: Snapshot, now: Snapshot) -> list[str]:
     return [as_shown(event.message) for event in node_events(event_states(before), event_states(now))]
 
 
-RELEASED = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
+RELEASED = StatusChanged(DRIVER_PART, DriverStatus("waiting", "released", released=True))
 NODES: dict[str, tuple[str, tuple[Fact, ...]]] = {
     "nothing": ("False NoProblem", ()),
     "a GPU is lost": ("True GPUUnhealthy", (LOST,)),
@@ -129,7 +129,7 @@ def test_nothing_is_said_before_anything_is_known() -> None:
     """What stood there before our start stays: before the first look, before the configuration, and while the driver
     that was let go of has not been looked at again."""
     looked = run(Snapshot(), MachineObserved(WELL))
-    let_go = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
+    let_go = StatusChanged(DRIVER_PART, DriverStatus("waiting", "released", released=True))
 
     assert [node_condition(Snapshot()), node_condition(looked), node_condition(after(let_go))] == [None, None, None]
     assert [
@@ -141,12 +141,14 @@ def test_nothing_is_said_before_anything_is_known() -> None:
         False,
         True,
     ]
-    assert node_condition(run(looked, StatusChanged(CONFIG, Status("failing", "config.yaml:2: no such key"))))
+    assert node_condition(run(looked, StatusChanged(CONFIG_PART, Status("failing", "config.yaml:2: no such key"))))
 
 
 def test_a_driver_that_never_came_is_a_problem() -> None:
     """Also where there is no look to tell of it."""
-    found = node_condition(run(Snapshot(), StatusChanged(DRIVER, DriverStatus("failing", "processes 7, 9 are stuck"))))
+    found = node_condition(
+        run(Snapshot(), StatusChanged(DRIVER_PART, DriverStatus("failing", "processes 7, 9 are stuck")))
+    )
 
     assert found is not None
     assert (found.status, found.reason) == ("True", "DriverFailing")
@@ -316,7 +318,7 @@ def test_one_cause_of_eight_devices_is_one_event(golden: Golden) -> None:
 def test_a_configuration_that_is_no_good_is_a_problem_of_all_devices(golden: Golden) -> None:
     """None is given out. The message says why, and how many; so does an Event."""
     start = run(Snapshot(), MachineObserved(Machine(gpus=MANY)), AllocationsListed((), 0.0), now=0.0)
-    broken = run(start, StatusChanged(CONFIG, Status("failing", "config.yaml:2: no such key")))
+    broken = run(start, StatusChanged(CONFIG_PART, Status("failing", "config.yaml:2: no such key")))
     found = node_condition(broken)
 
     assert found is not None
@@ -341,13 +343,13 @@ def test_what_is_over_in_a_moment_is_no_change() -> None:
     by_cdi = ConfigLoaded(SETTINGS.but(device_list_strategy=("cdi-cri",)))
     full, empty = CdiFilesStatus("failing", "disk full"), CdiFilesStatus("ok", "no file")
     refused = run(
-        Snapshot(), StatusChanged(CDI_FILES, full), by_cdi, MachineObserved(MACHINE), AllocationsListed((), 0.0)
+        Snapshot(), StatusChanged(CDI_FILES_PART, full), by_cdi, MachineObserved(MACHINE), AllocationsListed((), 0.0)
     )
-    writing = run(refused, StatusChanged(CDI_FILES, empty))
+    writing = run(refused, StatusChanged(CDI_FILES_PART, empty))
     written = run(
         writing,
         StatusChanged(
-            CDI_FILES,
+            CDI_FILES_PART,
             empty.but(
                 fingerprints=spec_fingerprints(each.spec for each in desired_specs(writing).values() if each.spec)
             ),

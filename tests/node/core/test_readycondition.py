@@ -17,7 +17,14 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.machine import Fault, Gpu, Machine
 from gpuplane.node.model.reasons import REASON_CODES
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CDI_FILES, KUBELET_LOCK, CdiFilesStatus, Status, TurnStatus, plugin_part
+from gpuplane.node.model.status import (
+    CDI_FILES_PART,
+    KUBELET_LOCK_PART,
+    CdiFilesStatus,
+    Status,
+    TurnStatus,
+    plugin_part,
+)
 
 PLUGIN = plugin_part("nvidia.com/gpu")
 WELL = Machine(gpus=(Gpu(index=0, uuid="GPU-0"), Gpu(index=1, uuid="GPU-1")))
@@ -42,14 +49,18 @@ MISSING = MachineObserved(Machine(faults=(Fault("driver-missing", "no libnvidia-
         ((*SERVING, MachineObserved(Machine(gpus=()))), "False NoGpu 0"),
         ((*SERVING, RELEASE), "False DriverReleased 0"),
         (
-            (ConfigLoaded(CDI), *SERVING[1:], StatusChanged(CDI_FILES, CdiFilesStatus("waiting", "to be written"))),
+            (
+                ConfigLoaded(CDI),
+                *SERVING[1:],
+                StatusChanged(CDI_FILES_PART, CdiFilesStatus("waiting", "to be written")),
+            ),
             f"False CdiNotWritten {GRACE:g}",
         ),
         (
-            (ConfigLoaded(CDI), *SERVING[1:], StatusChanged(CDI_FILES, CdiFilesStatus("failing", "disk full"))),
+            (ConfigLoaded(CDI), *SERVING[1:], StatusChanged(CDI_FILES_PART, CdiFilesStatus("failing", "disk full"))),
             "False CdiWriteFailed 0",
         ),
-        ((*SERVING, StatusChanged(KUBELET_LOCK, TurnStatus("waiting", "another", turn="standby"))), "None"),
+        ((*SERVING, StatusChanged(KUBELET_LOCK_PART, TurnStatus("waiting", "another", turn="standby"))), "None"),
     ],
 )
 def test_what_it_says(facts: tuple[Fact, ...], expected: str) -> None:

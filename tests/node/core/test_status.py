@@ -15,15 +15,15 @@ from gpuplane.node.model.encoding import decode, encode
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import (
-    CDI_FILES,
-    CDI_HOOK,
-    CONFIG,
-    DRIVER,
-    KUBELET_LOCK,
-    MPS_COMPUTE_MODES,
-    STATE_DIRECTORY,
+    CDI_FILES_PART,
+    CDI_HOOK_PART,
+    CONFIG_PART,
+    DRIVER_PART,
+    KUBELET_LOCK_PART,
+    MPS_COMPUTE_MODES_PART,
+    STATE_DIRECTORY_PART,
     STATUS_TYPES,
-    TIME_SLICES,
+    TIME_SLICES_PART,
     AnyPart,
     CdiConflictStatus,
     CdiFilesStatus,
@@ -52,16 +52,16 @@ LISTS = {"fingerprints", "devices", "exclusive_gpus", "pending_gpus"}
 """The fields that are tuples of names."""
 
 FULL: dict[AnyPart, Status] = {
-    DRIVER: DriverStatus("waiting", "released", since=3.0, released=True),
-    CDI_FILES: CdiFilesStatus("ok", "/var/run/cdi", fingerprints=("a@1", "a=0@2")),
+    DRIVER_PART: DriverStatus("waiting", "released", since=3.0, released=True),
+    CDI_FILES_PART: CdiFilesStatus("ok", "/var/run/cdi", fingerprints=("a@1", "a=0@2")),
     cdi_conflict_part("/etc/cdi/a b.yaml"): CdiConflictStatus("failing", "twice", devices=("a=0", "a=1")),
-    CDI_HOOK: CdiHookStatus("ok", "called", path="/opt/hook"),
+    CDI_HOOK_PART: CdiHookStatus("ok", "called", path="/opt/hook"),
     mps_daemon_part("nvidia.com/gpu"): MpsDaemonStatus("ok", "process 7", devices=("GPU-a", "GPU-b")),
-    MPS_COMPUTE_MODES: ComputeModeStatus("failing", "denied", exclusive_gpus=("GPU-a",)),
-    TIME_SLICES: TimeSliceStatus("waiting", "long: GPU 0, 1", pending_gpus=("GPU-a", "GPU-b")),
-    KUBELET_LOCK: TurnStatus("waiting", "process 1 serves", turn="standby"),
-    STATE_DIRECTORY: TurnStatus("ok", "/var/lib/gpuplane"),
-    CONFIG: Status("failing", "c.yaml:2: no such key"),
+    MPS_COMPUTE_MODES_PART: ComputeModeStatus("failing", "denied", exclusive_gpus=("GPU-a",)),
+    TIME_SLICES_PART: TimeSliceStatus("waiting", "long: GPU 0, 1", pending_gpus=("GPU-a", "GPU-b")),
+    KUBELET_LOCK_PART: TurnStatus("waiting", "process 1 serves", turn="standby"),
+    STATE_DIRECTORY_PART: TurnStatus("ok", "/var/lib/gpuplane"),
+    CONFIG_PART: Status("failing", "c.yaml:2: no such key"),
     plugin_part("nvidia.com/gpu"): Status("ok", "registered"),
 }
 
@@ -143,25 +143,25 @@ def test_a_status_that_is_none_costs_itself_only(spoilt: object) -> None:
 
     read = decode_leniently(written, Snapshot)
 
-    assert read.value.statuses == Statuses(FULL).but(DRIVER, None)
+    assert read.value.statuses == Statuses(FULL).but(DRIVER_PART, None)
     with pytest.raises(msgspec.ValidationError):
         decode(json.dumps({"statuses": {"driver": spoilt}}).encode(), Snapshot)
 
 
 def test_a_part_is_given_a_status_of_its_type_alone() -> None:
     with pytest.raises(TypeError, match="DriverStatus"):
-        StatusChanged[Any](DRIVER, Status("ok"))
+        StatusChanged[Any](DRIVER_PART, Status("ok"))
     with pytest.raises(TypeError, match="config"):
-        StatusChanged[Any](CONFIG, DriverStatus("ok"))
+        StatusChanged[Any](CONFIG_PART, DriverStatus("ok"))
 
 
 def test_statuses_are_frozen() -> None:
     """Another status makes another value."""
-    before = Statuses({CONFIG: Status("ok")})
-    after = before.but(CONFIG, Status("failing"))
+    before = Statuses({CONFIG_PART: Status("ok")})
+    after = before.but(CONFIG_PART, Status("failing"))
 
-    assert (before.of(CONFIG), after.of(CONFIG)) == (Status("ok"), Status("failing"))
-    assert after.but(CONFIG, None) == Statuses()
+    assert (before.of(CONFIG_PART), after.of(CONFIG_PART)) == (Status("ok"), Status("failing"))
+    assert after.but(CONFIG_PART, None) == Statuses()
     assert not hasattr(before, "__setitem__")
 
 
@@ -196,8 +196,8 @@ def test_whose_turn_it_is(lock: Any, state: Any, expected: tuple[bool, bool, boo
     snapshot = Snapshot(
         statuses=Statuses(
             {
-                KUBELET_LOCK: TurnStatus("waiting", "a", turn=lock),
-                STATE_DIRECTORY: TurnStatus("waiting", "b", turn=state),
+                KUBELET_LOCK_PART: TurnStatus("waiting", "a", turn=lock),
+                STATE_DIRECTORY_PART: TurnStatus("waiting", "b", turn=state),
             }
         )
     )

@@ -28,7 +28,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Fault, Gpu, Machine
 from gpuplane.node.model.snapshot import Allocation, DriverRelease, Ledger, Snapshot
-from gpuplane.node.model.status import DRIVER, DriverStatus, Part, Status, Statuses
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus, Part, Status, Statuses
 from tests.golden import Golden
 from tests.texts import as_shown
 
@@ -177,10 +177,10 @@ def test_what_was_let_go_of_is_not_believed_before_it_has_been_looked_at() -> No
     """The GPUs may have been reset or repartitioned meanwhile: the last look counts again only after a new one."""
     away = after(
         DriverReleaseRequested(DriverRelease(until=160.0, reason="reset")),
-        StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True)),
+        StatusChanged(DRIVER_PART, DriverStatus("waiting", "released", released=True)),
         start=READY,
     )
-    over = step(step(away, Tick(), 160.0), StatusChanged(DRIVER, DriverStatus("ok")), 161.0)
+    over = step(step(away, Tick(), 160.0), StatusChanged(DRIVER_PART, DriverStatus("ok")), 161.0)
 
     assert over.ledger.release is None
     assert set(troubles(over).values()) == {"not-looked"}
@@ -189,7 +189,7 @@ def test_what_was_let_go_of_is_not_believed_before_it_has_been_looked_at() -> No
 
 def test_a_driver_that_fails_after_it_was_let_go_of_gets_no_patience() -> None:
     """There is no look to be patient with: its GPUs are lost at once, and stay so until there is one."""
-    away = after(StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True)), start=READY)
+    away = after(StatusChanged(DRIVER_PART, DriverStatus("waiting", "released", released=True)), start=READY)
     failing = step(away, MachineObserved(Machine(faults=(Fault("driver-hang", "silent in nvmlInit"),))), 161.0)
 
     assert all({"driver-hang", "not-looked"} <= set(codes.split()) for codes in troubles(failing).values())
@@ -211,7 +211,7 @@ def test_what_our_node_asked_last_holds_until_its_next_word() -> None:
     [
         ((), False),
         ((DriverReleaseRequested(DriverRelease(until=900.0, reason="x")),), True),
-        ((StatusChanged(DRIVER, DriverStatus("failing", "silent in nvmlInit")),), True),
+        ((StatusChanged(DRIVER_PART, DriverStatus("failing", "silent in nvmlInit")),), True),
         ((MachineObserved(Machine(faults=(LOST,))),), True),
         ((MachineObserved(Machine(gpus=())), ConfigLoaded(Settings()), AllocationsListed((), 0.0)), True),
         ((MachineObserved(Machine(gpus=(A,))), ConfigLoaded(Settings()), AllocationsListed((), 0.0)), False),

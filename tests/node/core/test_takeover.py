@@ -18,12 +18,12 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import Drain, HealthRecords
 from gpuplane.node.model.machine import Fault, Gpu, Machine
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import KUBELET_LOCK, TurnStatus
+from gpuplane.node.model.status import KUBELET_LOCK_PART, TurnStatus
 
 GPUS = (Gpu(index=0, uuid="GPU-0", pci="0000:01:00.0"), Gpu(index=1, uuid="GPU-1", pci="0000:02:00.0"))
 SEEN = (MachineObserved(Machine(gpus=GPUS)), ConfigLoaded(Settings(), "b"), AllocationsListed((), 1.0))
-WAITING = StatusChanged(KUBELET_LOCK, TurnStatus(state="waiting", text="process 1 serves", turn="standby"))
-SERVING = StatusChanged(KUBELET_LOCK, TurnStatus(state="ok"))
+WAITING = StatusChanged(KUBELET_LOCK_PART, TurnStatus(state="waiting", text="process 1 serves", turn="standby"))
+SERVING = StatusChanged(KUBELET_LOCK_PART, TurnStatus(state="ok"))
 XID = FaultOccurred(code="xid-79", gpu="GPU-1", message="fell off the bus", at=5.0)
 
 

@@ -16,7 +16,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Fault, Gpu
 from gpuplane.node.model.snapshot import DriverRelease, Snapshot, TimeSliceState
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from tests.golden import Golden
 from tests.node.core.health.world import World, machine
 from tests.texts import as_shown
@@ -255,7 +255,7 @@ def test_hands_off_a_driver_that_is_let_go_of() -> None:
     node.apply(DriverReleaseRequested(DriverRelease(until=node.now + 1000.0, reason="reset")))
     node.apply(ConfigLoaded(shared(("short", "0 1"))))
     assert tried(node) is None
-    node.apply(StatusChanged(DRIVER, DriverStatus(state="waiting", text="released", released=True)))
+    node.apply(StatusChanged(DRIVER_PART, DriverStatus(state="waiting", text="released", released=True)))
     node.wait(60.0)
     assert (tried(node), said(node)[0]) == (None, "waiting")
     node.apply(DriverReleaseRequested(None))

@@ -15,7 +15,7 @@ from gpuplane.node.model.config import LabelTarget, NodeSettings, Settings
 from gpuplane.node.model.facts import ConfigLoaded, Fact, MachineObserved
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import FEATURES_FILE
+from gpuplane.node.model.status import FEATURES_FILE_PART
 from tests.texts import as_shown
 
 COUNT, PRODUCT = "nvidia.com/gpu.count", "nvidia.com/gpu.product"
@@ -57,7 +57,7 @@ async def keeping(*facts: Fact) -> AsyncIterator[Node]:
 
 async def stands(node: Node, standing: str, reason: str = "") -> None:
     def there(snapshot: Snapshot) -> bool:
-        found = snapshot.statuses.of(FEATURES_FILE)
+        found = snapshot.statuses.of(FEATURES_FILE_PART)
         return found is not None and found.state == standing and reason in as_shown(found.text)
 
     assert await node.wait_until(there, 60), node.snapshot.statuses
@@ -119,7 +119,7 @@ async def test_it_goes_when_it_is_switched_off(tmp_path: Path, restarted: bool) 
             await reads(path, None)
     async with keeping(wanted(path, "none"), machine(8)) as node:
         await reads(path, None)
-        assert FEATURES_FILE not in node.snapshot.statuses
+        assert FEATURES_FILE_PART not in node.snapshot.statuses
     assert [*tmp_path.iterdir()] == []
 
 

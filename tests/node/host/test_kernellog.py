@@ -23,7 +23,7 @@ from gpuplane.node.model.facts import AllocationsListed, FaultOccurred, MachineO
 from gpuplane.node.model.health import DeviceRecord, Finding
 from gpuplane.node.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import KERNEL_LOG
+from gpuplane.node.model.status import KERNEL_LOG_PART
 from tests.texts import as_shown
 
 GONE = "GPU has fallen off the bus."
@@ -315,7 +315,7 @@ async def until(node: Node, ready: Callable[[], bool]) -> None:
 
 
 def standing(node: Node) -> tuple[str, str]:
-    found = node.snapshot.statuses.of(KERNEL_LOG)
+    found = node.snapshot.statuses.of(KERNEL_LOG_PART)
     return (found.state, as_shown(found.text)) if found else ("", "")
 
 

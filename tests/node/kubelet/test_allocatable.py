@@ -16,7 +16,7 @@ from gpuplane.node.kubelet.allocatable import follow_allocatable
 from gpuplane.node.kubelet.protocols import podresources_pb2 as pb
 from gpuplane.node.model.facts import LedgerLoaded
 from gpuplane.node.model.snapshot import Allocatable, Ledger, Snapshot
-from gpuplane.node.model.status import ALLOCATABLE
+from gpuplane.node.model.status import ALLOCATABLE_PART
 from tests.texts import as_shown
 
 GPU, HALF = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
@@ -116,7 +116,7 @@ def found(snapshot: Snapshot) -> Allocatable:
 
 
 def is_failing(snapshot: Snapshot) -> bool:
-    status = snapshot.statuses.of(ALLOCATABLE)
+    status = snapshot.statuses.of(ALLOCATABLE_PART)
     return status is not None and status.state == "failing"
 
 
@@ -141,7 +141,7 @@ async def test_kubelet_is_asked_only_while_it_is_wanted(root: Path) -> None:
         asked = kubelet.asked
         await asyncio.sleep(0.2)
         assert kubelet.asked == asked
-        assert node.snapshot.statuses.of(ALLOCATABLE) is None
+        assert node.snapshot.statuses.of(ALLOCATABLE_PART) is None
 
 
 @pytest.mark.parametrize("how", ["hangs", "unavailable", "disabled"])
@@ -156,7 +156,7 @@ async def test_a_kubelet_that_does_not_answer_is_asked_again(root: Path, how: st
     async with kubelet.serving(root), following(root) as node:
         want(node)
         await comes_to(node, is_failing)
-        assert str(root) in as_shown(node.snapshot.statuses[ALLOCATABLE].text)
+        assert str(root) in as_shown(node.snapshot.statuses[ALLOCATABLE_PART].text)
         assert node.snapshot.allocatable is None
         kubelet.answer = kubelet.list
         await comes_to(node, lambda snapshot: snapshot.allocatable is not None and not is_failing(snapshot))
@@ -168,7 +168,7 @@ async def test_what_nobody_wants_any_more_is_no_failure(root: Path) -> None:
         want(node)
         await comes_to(node, is_failing)
         want(node, wanted=False)
-        await comes_to(node, lambda snapshot: snapshot.statuses.of(ALLOCATABLE) is None)
+        await comes_to(node, lambda snapshot: snapshot.statuses.of(ALLOCATABLE_PART) is None)
 
 
 async def test_a_kubelet_that_is_not_there_yet(root: Path) -> None:

@@ -15,7 +15,7 @@ from gpuplane.node.core.serving import may_register, may_serve, standby_reason
 from gpuplane.node.kubelet import lock as module
 from gpuplane.node.kubelet.lock import KubeletLock
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import KUBELET_LOCK, Status
+from gpuplane.node.model.status import KUBELET_LOCK_PART, Status
 from tests.texts import as_shown
 
 DEADLINE = 60.0
@@ -27,7 +27,7 @@ def turn(directory: Path) -> KubeletLock:
 
 
 def condition(turn: KubeletLock) -> Status:
-    return turn.node.snapshot.statuses[KUBELET_LOCK]
+    return turn.node.snapshot.statuses[KUBELET_LOCK_PART]
 
 
 async def stands(turn: KubeletLock, ready: Callable[[Snapshot], bool]) -> None:

@@ -33,7 +33,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import DeviceRecord, Finding, HealthRecords
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot
-from gpuplane.node.model.status import KUBELET_LOCK, POD_RESOURCES, Status, Statuses, TurnStatus, plugin_part
+from gpuplane.node.model.status import KUBELET_LOCK_PART, POD_RESOURCES_PART, Status, Statuses, TurnStatus, plugin_part
 from tests import hostile
 from tests.removal import remove
 from tests.texts import as_shown
@@ -156,7 +156,7 @@ async def knows(node: Node, *holdings: Holding) -> None:
 
 async def stands(node: Node, standing: str, *reasons: str) -> None:
     def ready(snapshot: Snapshot) -> bool:
-        now = snapshot.statuses.of(POD_RESOURCES)
+        now = snapshot.statuses.of(POD_RESOURCES_PART)
         return now is not None and now.state == standing and all(reason in as_shown(now.text) for reason in reasons)
 
     assert await node.wait_until(ready, DEADLINE), node.snapshot.statuses
@@ -313,7 +313,7 @@ async def test_once_kubelet_has_listed_its_last_word_stays(node: Node, kubelet: 
     await stands(node, "failing", "pod-resources/kubelet.sock")
     await asyncio.sleep(2 * podresources.CHECKPOINT_AFTER)
     assert node.snapshot.allocations == held(TRAIN)
-    assert "checkpoint" not in as_shown(node.snapshot.statuses[POD_RESOURCES].text)
+    assert "checkpoint" not in as_shown(node.snapshot.statuses[POD_RESOURCES_PART].text)
 
 
 async def test_garbage_and_silence_are_failures_and_pass(node: Node, kubelet: Kubelet) -> None:
@@ -469,7 +469,7 @@ async def test_a_path_that_no_socket_can_have_is_named_and_never_asked(tmp_path:
     assert "path" not in capfd.readouterr().err
 
 
-STANDBY_TOLD = StatusChanged(KUBELET_LOCK, TurnStatus(state="waiting", text="process 1 serves", turn="standby"))
+STANDBY_TOLD = StatusChanged(KUBELET_LOCK_PART, TurnStatus(state="waiting", text="process 1 serves", turn="standby"))
 LATE = ("uid-late", "main", GPU, ("GPU-3",))
 
 

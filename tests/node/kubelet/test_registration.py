@@ -28,7 +28,7 @@ from gpuplane.node.model.config import NamingRule, Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import KUBELET_LOCK, Status, Turn, TurnStatus, plugin_part
+from gpuplane.node.model.status import KUBELET_LOCK_PART, Status, Turn, TurnStatus, plugin_part
 from tests.removal import remove
 from tests.texts import as_shown
 
@@ -494,7 +494,7 @@ async def test_an_agent_that_was_told_to_end_keeps_its_stream_and_registers_no_m
     """Not with a kubelet that restarts meanwhile either. Its streams end when it says so, without an empty list."""
 
     def tell(turn: Turn) -> None:
-        node.apply(StatusChanged(KUBELET_LOCK, TurnStatus("waiting", turn=turn)))
+        node.apply(StatusChanged(KUBELET_LOCK_PART, TurnStatus("waiting", turn=turn)))
 
     async with serving(node, directory):
         async with running(directory) as first:

@@ -13,7 +13,7 @@ from gpuplane.cli.kit.options import json_option
 from gpuplane.cli.kit.presenter import print_result
 from gpuplane.node.core.requests import driver_release_reason
 from gpuplane.node.model.control import MAX_DRIVER_RELEASE_SECONDS, GetNodeState, ReleaseDriver, ResumeDriver
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 
 RELEASE_TIMEOUT_SECONDS, POLL_SECONDS = 10.0, 0.1  # seconds: for the driver's process to end, and between two looks
 
@@ -84,7 +84,7 @@ def _wait_for_release(directory: Path) -> DriverStatus:
     driver = DriverStatus("failing", "the agent has not observed the machine yet")
     for _ in range(int(RELEASE_TIMEOUT_SECONDS / POLL_SECONDS)):
         node_state = ask(directory, GetNodeState()).state
-        driver = (node_state.snapshot.statuses.of(DRIVER) if node_state else None) or driver
+        driver = (node_state.snapshot.statuses.of(DRIVER_PART) if node_state else None) or driver
         if driver.released:
             break
         time.sleep(POLL_SECONDS)

@@ -24,7 +24,7 @@ from gpuplane.node.host.filewatch import FolderContents, watch_file_or_folder
 from gpuplane.node.model.config import NodeObjectRequests
 from gpuplane.node.model.facts import ConfigLoaded, StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.status import CONFIG, UNSUPPORTED_SHARING, Status
+from gpuplane.node.model.status import CONFIG_PART, UNSUPPORTED_SHARING_PART, Status
 
 
 class Source(Value):
@@ -54,7 +54,7 @@ async def _say_what_does_not_fit(node: Node) -> None:
     said: StatusChanged[Status] | None = None
     async for snapshot in node.changes(describe_unsupported_settings):
         reason = describe_unsupported_settings(snapshot)
-        now = StatusChanged(UNSUPPORTED_SHARING, Status("failing", reason) if reason else None)
+        now = StatusChanged(UNSUPPORTED_SHARING_PART, Status("failing", reason) if reason else None)
         if now != said:
             said = now
             node.apply(now)
@@ -99,7 +99,7 @@ async def _choose_and_apply(node: Node, source: Source, directory: Path, configs
     if source.name is None and source.asks and asked is None and last is None:
         reason = "the API server has not reported the Node's configuration label yet"
         way_out = "to start without the label, set --config-name NAME or remove --node-name"
-        node.apply(StatusChanged(CONFIG, Status("waiting", f"{reason}: {way_out}")))
+        node.apply(StatusChanged(CONFIG_PART, Status("waiting", f"{reason}: {way_out}")))
         return
     label, who = _label(source, asked, last)
     try:
@@ -119,9 +119,9 @@ async def _choose_and_apply(node: Node, source: Source, directory: Path, configs
     else:
         file = _called(directory, choice.name)
         if choice.problem:
-            node.apply(StatusChanged(CONFIG, Status("failing", f"{choice.problem}; the agent keeps using {file}")))
+            node.apply(StatusChanged(CONFIG_PART, Status("failing", f"{choice.problem}; the agent keeps using {file}")))
         else:
-            node.apply(StatusChanged(CONFIG, Status("ok", file)))
+            node.apply(StatusChanged(CONFIG_PART, Status("ok", file)))
 
 
 def _label(source: Source, asked: NodeObjectRequests | None, last: str | None) -> tuple[str, str]:
@@ -160,11 +160,11 @@ async def _apply(node: Node, source: Source, content: bytes | None, file: str) -
     else:
         await load_mig_configs(node, resolved.settings)
         node.apply(ConfigLoaded(resolved.settings, warnings=resolved.warnings))
-        node.apply(StatusChanged(CONFIG, Status("ok", file)))
+        node.apply(StatusChanged(CONFIG_PART, Status("ok", file)))
 
 
 def _fail(node: Node, reason: str) -> None:
     config = node.snapshot.config
     which = f"the last good configuration, {config.name!r}" if config.name else "the last good configuration"
     kept = f"; the agent keeps using {which}" if config.settings else ""
-    node.apply(StatusChanged(CONFIG, Status("failing", reason + kept)))
+    node.apply(StatusChanged(CONFIG_PART, Status("failing", reason + kept)))

@@ -9,7 +9,7 @@ waiting is bounded, for the node has to serve while the API server is away.
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 
 REMEMBERED, FIRST_EVER, FIRST_LAYOUT = 2.0, 10.0, 60.0
 """Seconds: where the last word is remembered; where nothing is; and where the Node is to say the MIG layout, too."""
@@ -20,7 +20,7 @@ async def wait_for_node_object(node: Node) -> None:
     patience = FIRST_EVER if node.snapshot.ledger.node_requests is None else REMEMBERED
     if not await node.wait_until(_is_node_read, patience) and _is_layout_unknown(node.snapshot):
         text = f"the first look waits up to {FIRST_LAYOUT:g} s for the Node's label that names the MIG layout"
-        node.apply(StatusChanged(DRIVER, DriverStatus("waiting", text)))
+        node.apply(StatusChanged(DRIVER_PART, DriverStatus("waiting", text)))
         await node.wait_until(_is_node_read, FIRST_LAYOUT - patience)
 
 

@@ -33,7 +33,7 @@ from gpuplane.node.kubelet.lock import KubeletLock
 from gpuplane.node.model.control import AgentInfo
 from gpuplane.node.model.facts import LedgerLoaded, LedgerStored, ObserveMachine, StatusChanged
 from gpuplane.node.model.snapshot import Ledger, Snapshot, StoredLedger
-from gpuplane.node.model.status import STATE_DIRECTORY, Part, Status, TurnStatus
+from gpuplane.node.model.status import STATE_DIRECTORY_PART, Part, Status, TurnStatus
 from gpuplane.service.serving import stop_at_signal
 
 __all__ = ["Options", "run"]
@@ -120,12 +120,12 @@ class Agent:
                 if self._stop.is_set():
                     return None
                 reason = f"another agent, {owner}, uses {directory}: waiting until it ends"
-                self.node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("waiting", reason, turn="standby")))
+                self.node.apply(StatusChanged(STATE_DIRECTORY_PART, TurnStatus("waiting", reason, turn="standby")))
                 await self._stand_by()
             ledger, problems = load_ledger(directory, self.node.snapshot.ledger.boot_id)
         except OSError as error:
             reason = f"{error.filename or directory}: {error.strerror}: {NOTHING_STORED_TEXT}"
-            self.node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", reason)))
+            self.node.apply(StatusChanged(STATE_DIRECTORY_PART, TurnStatus("failing", reason)))
             return None
         for problem in problems:
             log.error("%s", problem)
@@ -159,7 +159,9 @@ class Agent:
         await self.running.end(PEEK, CONTROL)
         if ledger is not None:
             self.node.apply(LedgerLoaded(ledger))
-            self.node.apply(StatusChanged(STATE_DIRECTORY, None))  # no agent is waited for; `keep_stored` reports more
+            self.node.apply(
+                StatusChanged(STATE_DIRECTORY_PART, None)
+            )  # no agent is waited for; `keep_stored` reports more
         else:
             self._remember_nothing()
         self.kubelet_lock.check()
@@ -177,14 +179,14 @@ class Agent:
         if self._stop.is_set():
             log.info("stopping")
             self.kubelet_lock.report_leaving()
-        await self.running.end(*(part for part in parts if part not in (PLUGINS, STATE_DIRECTORY)))
+        await self.running.end(*(part for part in parts if part not in (PLUGINS, STATE_DIRECTORY_PART)))
         until = self.node.now() + LAST_WORD
         await self._stored(ledger, until)
         if self._stop.is_set():
             self.kubelet_lock.report_stopped()
         await self.running.end(PLUGINS)
         await self._stored(ledger, until)  # what has happened meanwhile, too
-        await self.running.end(STATE_DIRECTORY)
+        await self.running.end(STATE_DIRECTORY_PART)
 
     def _remember_nothing(self) -> None:
         """The state directory cannot be used. What lies there may be believed after a restart, so shares wait that it

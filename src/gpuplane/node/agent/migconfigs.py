@@ -19,7 +19,7 @@ from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import MigConfigsLoaded, StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import MIG_CONFIGS_FILE, Status
+from gpuplane.node.model.status import MIG_CONFIGS_FILE_PART, Status
 
 MOST_PROBLEMS = 10
 """Mistakes of a file that are named."""
@@ -74,7 +74,7 @@ async def _load(node: Node, path: str, content: bytes | OSError, *, known_before
 
 
 def _report(node: Node, status: Status | None) -> None:
-    node.apply(StatusChanged(MIG_CONFIGS_FILE, status))
+    node.apply(StatusChanged(MIG_CONFIGS_FILE_PART, status))
 
 
 def _config_file(snapshot: Snapshot) -> str:

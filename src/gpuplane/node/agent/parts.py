@@ -56,32 +56,32 @@ from gpuplane.node.model.control import AgentInfo
 from gpuplane.node.model.facts import MachineObserved, ObserveMachine, ProbeGpu
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import (
-    ALLOCATABLE,
-    API_SERVER,
-    CDI_FILES,
-    CLAIM_FILES,
-    CLAIM_STATUS,
-    CLAIMS,
-    CONFIG,
-    COUNTERS_FILE,
-    DEVICE_NODES,
-    DRA_PLUGIN,
-    EVENTS,
-    FEATURES_FILE,
-    KERNEL_LOG,
-    MIG_CONFIGS_FILE,
-    MIG_STATE,
-    MPS_REQUESTS,
-    MPS_SUPERVISOR,
-    NODE_CONDITION,
-    NODE_FEATURE,
-    NODE_METADATA,
-    POD_RESOURCES,
-    PODS,
-    SLICES,
-    STARTUP_TAINT,
-    STATE_DIRECTORY,
-    TIME_SLICES,
+    ALLOCATABLE_PART,
+    API_SERVER_PART,
+    CDI_FILES_PART,
+    CLAIM_FILES_PART,
+    CLAIM_STATUS_PART,
+    CLAIMS_PART,
+    CONFIG_PART,
+    COUNTERS_FILE_PART,
+    DEVICE_NODES_PART,
+    DRA_PLUGIN_PART,
+    EVENTS_PART,
+    FEATURES_FILE_PART,
+    KERNEL_LOG_PART,
+    MIG_CONFIGS_FILE_PART,
+    MIG_STATE_PART,
+    MPS_REQUESTS_PART,
+    MPS_SUPERVISOR_PART,
+    NODE_CONDITION_PART,
+    NODE_FEATURE_PART,
+    NODE_METADATA_PART,
+    POD_RESOURCES_PART,
+    PODS_PART,
+    SLICES_PART,
+    STARTUP_TAINT_PART,
+    STATE_DIRECTORY_PART,
+    TIME_SLICES_PART,
     AnyPart,
     Part,
     Status,
@@ -93,7 +93,7 @@ if TYPE_CHECKING:
 Parts = Mapping[AnyPart, Callable[[], Awaitable[None]]]
 
 PLUGINS: Part[Status] = Part("plugins")
-ASKED_AGAIN = CONFIG, API_SERVER
+ASKED_AGAIN = CONFIG_PART, API_SERVER_PART
 """What reads or asks everything anew when it is started again."""
 
 
@@ -154,7 +154,7 @@ def status_page(node: Node, options: Options, sampler: Sampler | None) -> Parts:
         parts[Part("samples")] = lambda: telemetry().follow_samples(sampler)
         parts[Part("sampling")] = lambda: telemetry().request_samples(sampler)
     if (counters := options.counters) is not None:
-        parts[COUNTERS_FILE] = lambda: telemetry().follow_counters(counters)
+        parts[COUNTERS_FILE_PART] = lambda: telemetry().follow_counters(counters)
     return parts
 
 
@@ -162,21 +162,21 @@ def watching(node: Node, options: Options, sources: Sequence[Source], actor: Act
     """What an agent does also while it stands by: it watches, and changes nothing in the world."""
     parts: dict[AnyPart, Callable[[], Awaitable[None]]] = {
         Part("clock"): node.run_clock,
-        CONFIG: lambda: configure(node, options.config),
-        POD_RESOURCES: lambda: follow_allocations(node, options.kubelet_root),
-        MPS_SUPERVISOR: lambda: follow_supervisor_status(node),
+        CONFIG_PART: lambda: configure(node, options.config),
+        POD_RESOURCES_PART: lambda: follow_allocations(node, options.kubelet_root),
+        MPS_SUPERVISOR_PART: lambda: follow_supervisor_status(node),
         Part("choice"): lambda: keep_tables(node),
-        MIG_CONFIGS_FILE: lambda: follow_mig_configs(node),
+        MIG_CONFIGS_FILE_PART: lambda: follow_mig_configs(node),
     }
     if (cdi_dir := options.cdi_dir) is not None:  # it writes only while this agent serves
-        parts[CDI_FILES] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
+        parts[CDI_FILES_PART] = lambda: keep_specifications(node, cdi_dir, options.hook, options.driver_root)
     for source in sources:
         parts[source.part] = partial(_watch, node, source, waits=isinstance(source, Actor) and bool(options.node_name))
     if actor is not None:
         parts[Part("driver release")] = lambda: _release_driver(node, actor)  # those who stand by do it, too
     if options.node_name:
-        parts[PODS] = lambda: watch_pods(node, options.node_name, options.kubeconfig)
-        parts[API_SERVER] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
+        parts[PODS_PART] = lambda: watch_pods(node, options.node_name, options.kubeconfig)
+        parts[API_SERVER_PART] = lambda: watch_node(node, options.node_name, options.kubeconfig, options.node_label)
     return parts
 
 
@@ -189,42 +189,42 @@ def serving(
             register_plugins(node, options.plugins, may_serve=ours) if options.registers else report_unregistered(node)
         ),
         Part("control"): lambda: control(node, options.state_dir / "control.sock", about),
-        MPS_REQUESTS: lambda: keep_mps_requests(node),
-        ALLOCATABLE: lambda: follow_allocatable(node, options.kubelet_root, awaits_allocatable),
-        FEATURES_FILE: lambda: keep_features_file(node, feature_label_values),
+        MPS_REQUESTS_PART: lambda: keep_mps_requests(node),
+        ALLOCATABLE_PART: lambda: follow_allocatable(node, options.kubelet_root, awaits_allocatable),
+        FEATURES_FILE_PART: lambda: keep_features_file(node, feature_label_values),
     }
     if actor is not None:
         parts[Part("probes")] = lambda: _probe(node, actor)
-        parts[TIME_SLICES] = lambda: keep_time_slices(node, actor)
+        parts[TIME_SLICES_PART] = lambda: keep_time_slices(node, actor)
         parts[Part("partitions")] = lambda: keep_partitions(node, actor)
     if (kernel_log := options.kernel_log) is not None:  # from its beginning: what befell between two agents is in it
-        parts[KERNEL_LOG] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
+        parts[KERNEL_LOG_PART] = lambda: watch_kernel_log(node, kernel_log, pids=options.kernel_pids)
     if (cdi_dir := options.cdi_dir) is not None:
-        parts[CLAIM_FILES] = lambda: keep_claim_files(node, cdi_dir, plugins=options.kubelet_root / "plugins")
+        parts[CLAIM_FILES_PART] = lambda: keep_claim_files(node, cdi_dir, plugins=options.kubelet_root / "plugins")
     if (root := options.device_nodes) is not None:
-        parts[DEVICE_NODES] = lambda: keep_device_nodes(node, root)
+        parts[DEVICE_NODES_PART] = lambda: keep_device_nodes(node, root)
     if remembers:
-        parts[STATE_DIRECTORY] = lambda: keep_ledger_stored(node, options.state_dir)
+        parts[STATE_DIRECTORY_PART] = lambda: keep_ledger_stored(node, options.state_dir)
     fetch: FetchClaim = fetch_nothing
     if not options.node_name:
-        parts[NODE_METADATA] = lambda: report_without_node_name(node)
+        parts[NODE_METADATA_PART] = lambda: report_without_node_name(node)
     if options.node_name:
-        parts[NODE_CONDITION] = lambda: report_conditions(node, options.node_name, options.kubeconfig)
-        parts[EVENTS] = lambda: send_events(node, options.node_name, options.kubeconfig)
+        parts[NODE_CONDITION_PART] = lambda: report_conditions(node, options.node_name, options.kubeconfig)
+        parts[EVENTS_PART] = lambda: send_events(node, options.node_name, options.kubeconfig)
         metadata, taint = NodeMetadataWriter(options.node_name, feature_label_values), StartupTaint(options.node_name)
         feature = NodeFeature(options.node_name, feature_label_values, options.kubeconfig)
-        parts[NODE_METADATA] = lambda: keep(node, metadata, options.kubeconfig)
-        parts[NODE_FEATURE] = lambda: keep(node, feature, options.kubeconfig)
+        parts[NODE_METADATA_PART] = lambda: keep(node, metadata, options.kubeconfig)
+        parts[NODE_FEATURE_PART] = lambda: keep(node, feature, options.kubeconfig)
         mig_state = MigStateLabelWriter(options.node_name)
-        parts[MIG_STATE] = lambda: keep(node, mig_state, options.kubeconfig)
-        parts[STARTUP_TAINT] = lambda: keep(node, taint, options.kubeconfig)
-        parts[SLICES] = lambda: publish_slices(node, options.node_name, options.kubeconfig)
+        parts[MIG_STATE_PART] = lambda: keep(node, mig_state, options.kubeconfig)
+        parts[STARTUP_TAINT_PART] = lambda: keep(node, taint, options.kubeconfig)
+        parts[SLICES_PART] = lambda: publish_slices(node, options.node_name, options.kubeconfig)
         claims = ClaimReader(options.kubeconfig)
         fetch = partial(_fetch_claim, node, claims, options.node_name)
-        parts[CLAIMS] = lambda: check_claims(node, fetch)
-        parts[CLAIM_STATUS] = lambda: keep_claim_status(node, claims)
+        parts[CLAIMS_PART] = lambda: check_claims(node, fetch)
+        parts[CLAIM_STATUS_PART] = lambda: keep_claim_status(node, claims)
     if options.registers:
-        parts[DRA_PLUGIN] = lambda: keep_dra_driver(node, options, fetch, ours)
+        parts[DRA_PLUGIN_PART] = lambda: keep_dra_driver(node, options, fetch, ours)
     return parts
 
 

@@ -16,7 +16,7 @@ from gpuplane.node.core.telemetry.state import TelemetryState
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CERTIFICATE, METRICS_AUTHORIZATION, AnyPart, Status
+from gpuplane.node.model.status import CERTIFICATE_PART, METRICS_AUTHORIZATION_PART, AnyPart, Status
 from gpuplane.service.daemonpages import DaemonPages
 from gpuplane.service.pageserver import serve_daemon_pages
 from gpuplane.service.servingoptions import ServingOptions
@@ -74,8 +74,8 @@ async def serve_status_pages(
         pages,
         options,
         lambda: pages.show(node.snapshot, telemetry()),
-        partial(_report, node, CERTIFICATE),
-        partial(_report, node, METRICS_AUTHORIZATION),
+        partial(_report, node, CERTIFICATE_PART),
+        partial(_report, node, METRICS_AUTHORIZATION_PART),
     )
 
 

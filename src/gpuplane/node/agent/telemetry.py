@@ -19,7 +19,7 @@ from gpuplane.node.host.filewatch import watch_file
 from gpuplane.node.host.podrecords import PodRecords
 from gpuplane.node.model.facts import CountersLoaded, StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.status import COUNTERS_FILE, PROCESS_METRICS, Status
+from gpuplane.node.model.status import COUNTERS_FILE_PART, PROCESS_METRICS_PART, Status
 from gpuplane.node.model.telemetry import SamplingRequest
 
 FRESH_FOR = 15.0
@@ -89,16 +89,16 @@ class Telemetry:
                 self._report_counters(Status("ok", text, warns=bool(found.warnings)))
 
     def _report_counters(self, status: Status) -> None:
-        self._node.apply(StatusChanged(COUNTERS_FILE, status))
+        self._node.apply(StatusChanged(COUNTERS_FILE_PART, status))
 
     def _report_visibility(self, *, is_visible: bool) -> None:
         """Say it where processes cannot be seen; else there is nothing to say."""
-        before = self._node.snapshot.statuses.of(PROCESS_METRICS)
+        before = self._node.snapshot.statuses.of(PROCESS_METRICS_PART)
         if is_visible and before is not None:
-            self._node.apply(StatusChanged(PROCESS_METRICS, None))
+            self._node.apply(StatusChanged(PROCESS_METRICS_PART, None))
         elif not is_visible and before is None:
             reason = (
                 "the agent does not see the processes of containers, so it does not tell what each of them uses: "
                 "add the component process-metrics"
             )
-            self._node.apply(StatusChanged(PROCESS_METRICS, Status("waiting", reason)))
+            self._node.apply(StatusChanged(PROCESS_METRICS_PART, Status("waiting", reason)))

@@ -9,7 +9,7 @@ from gpuplane.node.core.dra.preparing import prepare_problem
 from gpuplane.node.model.claims import ClaimName, ClaimUnavailable, FetchClaim
 from gpuplane.node.model.facts import ClaimPrepareRequested, ClaimUnprepareRequested, StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.status import CLAIMS, Status
+from gpuplane.node.model.status import CLAIMS_PART, Status
 
 FIRST_CHECK, LONGEST_PAUSE = 60.0, 3600.0
 """Seconds for which a claim has to be in doubt before it is asked of the API server, and between two questions at the
@@ -95,9 +95,9 @@ class _Checks:
             self.node.apply(ClaimPrepareRequested(found))
 
     def _report(self) -> None:
-        before = self.node.snapshot.statuses.of(CLAIMS)
+        before = self.node.snapshot.statuses.of(CLAIMS_PART)
         if self._problems:
             text = f"the agent cannot check what containers use: {join('; ', self._problems.values())}"
-            self.node.apply(StatusChanged(CLAIMS, Status("failing", text)))
+            self.node.apply(StatusChanged(CLAIMS_PART, Status("failing", text)))
         elif before is not None:
-            self.node.apply(StatusChanged(CLAIMS, None))
+            self.node.apply(StatusChanged(CLAIMS_PART, None))

@@ -18,7 +18,7 @@ from gpuplane.node.core.dra.deviceconditions import ClaimConditions, DeviceCondi
 from gpuplane.node.model.claims import AllocatedDevice, ClaimName, ClaimUnavailable, PreparedClaim
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.status import CLAIM_STATUS, Status
+from gpuplane.node.model.status import CLAIM_STATUS_PART, Status
 
 FIELD_MANAGER = "gpuplane-dra"
 REFUSED = (403, 422)
@@ -42,14 +42,14 @@ async def keep_claim_status(node: Node, reader: ClaimReader) -> None:
             await writer.round()
         except ApiServerError as error:
             text = f"{error}{RIGHTS_ADVICE if error.code in REFUSED else ''}"
-            node.apply(StatusChanged(CLAIM_STATUS, Status("failing", text)))
+            node.apply(StatusChanged(CLAIM_STATUS_PART, Status("failing", text)))
             await pause(node, pauses.after_failure(error.code))
         except ClaimUnavailable as why:
-            node.apply(StatusChanged(CLAIM_STATUS, Status("failing", why.reason.text)))
+            node.apply(StatusChanged(CLAIM_STATUS_PART, Status("failing", why.reason.text)))
             await asyncio.sleep(30 * WRITE_INTERVAL)
         else:
             pauses.reset()
-            node.apply(StatusChanged(CLAIM_STATUS, None))
+            node.apply(StatusChanged(CLAIM_STATUS_PART, None))
             await asyncio.sleep(WRITE_INTERVAL)
 
 

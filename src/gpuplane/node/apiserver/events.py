@@ -36,7 +36,7 @@ from gpuplane.node.core.reports.nodeevents import (
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import EVENTS, STATE_DIRECTORY, Status
+from gpuplane.node.model.status import EVENTS_PART, STATE_DIRECTORY_PART, Status
 from gpuplane.node.model.views import NodeEvent
 
 if TYPE_CHECKING:
@@ -85,17 +85,17 @@ async def send_events(node: Node, name: str, kubeconfig: Path | None) -> None:
                         await send_event(client, name, event, told, node.now())
                         _mark_sent(last, now, event.devices)
             except ApiServerError as error:
-                node.apply(StatusChanged(EVENTS, Status("failing", str(error))))
+                node.apply(StatusChanged(EVENTS_PART, Status("failing", str(error))))
                 await pause(node, pauses.after_failure(error.code))
             else:
                 pauses.reset()
-                node.apply(StatusChanged(EVENTS, Status("ok", f"Events of Node {name} are sent")))
+                node.apply(StatusChanged(EVENTS_PART, Status("ok", f"Events of Node {name} are sent")))
                 await asyncio.sleep(WRITE_INTERVAL)
 
 
 def _is_ledger_stored(snapshot: Snapshot) -> bool:
     """Whether the ledger is stored, or cannot be. What is not stored would be sent again after a crash."""
-    state = snapshot.statuses.of(STATE_DIRECTORY)
+    state = snapshot.statuses.of(STATE_DIRECTORY_PART)
     return state is None or state.state == "failing" or is_ledger_stored(snapshot)
 
 
@@ -134,7 +134,7 @@ async def send_event(
         await client.send("POST", EVENTS_PATH, _event_body(name, first.name, event))
     except ApiServerError as error:
         if error.code in REJECTED_CODES:
-            about = LogSubject(devices=tuple(filter(None, event.devices)), part=EVENTS.name)
+            about = LogSubject(devices=tuple(filter(None, event.devices)), part=EVENTS_PART.name)
             log.warning("an Event was refused and is dropped: %s", error, extra=about.extra)
         elif error.code != 409:  # 409: an earlier try had succeeded
             raise

@@ -23,7 +23,7 @@ from gpuplane.node.model.config import NodeSettings, Settings
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import MIG_STATE, NODE_METADATA, Part, Status
+from gpuplane.node.model.status import MIG_STATE_PART, NODE_METADATA_PART, Part, Status
 
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
@@ -102,9 +102,9 @@ async def report_without_node_name(node: Node) -> None:
         assert seen is not None
         wants = seen.node.labels in ("node", "node-feature") or seen.node.annotation or seen.node.startup_taint
         text = "node.labels, node.annotation and node.startupTaint need --node-name, and it is not set"
-        node.apply(StatusChanged(NODE_METADATA, Status("failing", text) if wants else None))
+        node.apply(StatusChanged(NODE_METADATA_PART, Status("failing", text) if wants else None))
         text = "mig.label needs --node-name, and it is not set: the agent does not see the label"
-        node.apply(StatusChanged(MIG_STATE, Status("failing", text) if seen.partitions.follow_label else None))
+        node.apply(StatusChanged(MIG_STATE_PART, Status("failing", text) if seen.partitions.follow_label else None))
 
 
 class _Memory(Generic[T]):

@@ -37,7 +37,7 @@ from gpuplane.node.core.reports.nodelabels import is_label_value
 from gpuplane.node.model.config import NodeObjectRequests
 from gpuplane.node.model.facts import NodeRequestsChanged, StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.status import API_SERVER, PartState, Status
+from gpuplane.node.model.status import API_SERVER_PART, PartState, Status
 
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient, Event
@@ -191,4 +191,4 @@ def _describe_ignored(metadata: ObjectMetadata) -> str:
 
 
 def _report_status(node: Node, state: PartState, reason: str) -> None:
-    node.apply(StatusChanged(API_SERVER, Status(state, reason)))
+    node.apply(StatusChanged(API_SERVER_PART, Status(state, reason)))

@@ -18,7 +18,7 @@ from gpuplane.node.apiserver.node import NODES_PATH
 from gpuplane.node.apiserver.nodemetadata import Labels, describe_refused
 from gpuplane.node.core.reports.nodelabels import writable_labels
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import NODE_FEATURE
+from gpuplane.node.model.status import NODE_FEATURE_PART
 
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
@@ -34,7 +34,7 @@ NOT_FOUND = 404
 class NodeFeature:
     """What `keeper.keep` keeps for the Node of this name."""
 
-    part = NODE_FEATURE
+    part = NODE_FEATURE_PART
     rights = "deploy/components/node-feature"
     was_ours = False
     is_urgent = False

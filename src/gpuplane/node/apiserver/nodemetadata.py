@@ -25,7 +25,7 @@ from gpuplane.node.core.reports.migstate import is_state_label_wanted, state_lab
 from gpuplane.node.core.reports.nodeannotation import node_gpus
 from gpuplane.node.core.reports.nodelabels import MIG_STATE_LABEL, writable_labels
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import MIG_STATE, NODE_METADATA
+from gpuplane.node.model.status import MIG_STATE_PART, NODE_METADATA_PART
 
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
@@ -97,7 +97,7 @@ class _MetadataWriter:
 class NodeMetadataWriter(_MetadataWriter):
     """What `keeper.keep` keeps of the Node of this name. `labels`: the view that has them."""
 
-    part = NODE_METADATA
+    part = NODE_METADATA_PART
     rights = "deploy/components/node-labels"
     is_urgent = False
 
@@ -116,7 +116,7 @@ class NodeMetadataWriter(_MetadataWriter):
             snapshot.config,
             snapshot.allocations,
             snapshot.ledger,
-            snapshot.statuses.but(NODE_METADATA, None),
+            snapshot.statuses.but(NODE_METADATA_PART, None),
         )
 
     async def derive(self, snapshot: Snapshot) -> WantedMetadata | None:
@@ -136,7 +136,7 @@ class MigStateLabelWriter(_MetadataWriter):
     It has a field manager of its own, so that it is written apart from labels that describe the node, and at once.
     """
 
-    part = MIG_STATE
+    part = MIG_STATE_PART
     rights = "deploy/components/mig-config"
     is_urgent = True
 

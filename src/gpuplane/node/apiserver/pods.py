@@ -20,7 +20,7 @@ from gpuplane.kubernetes.podref import PodMetadata
 from gpuplane.node.core.podwatch import wanted_pod_watch
 from gpuplane.node.model.facts import PodsObserved, StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.status import PODS, Status
+from gpuplane.node.model.status import PODS_PART, Status
 
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient, Event
@@ -49,7 +49,7 @@ async def watch_pods(node: Node, name: str, kubeconfig: Path | None) -> None:
         )
         await run_until(changed, informer.run(_PodFollower(node, name, wanted.labels)))
         node.apply(PodsObserved(None))
-        node.apply(StatusChanged(PODS, None))
+        node.apply(StatusChanged(PODS_PART, None))
 
 
 class _PodFollower:
@@ -65,7 +65,7 @@ class _PodFollower:
 
     def on_watch_started(self, client: "ApiClient") -> None:
         text = f"watches the pods of Node {self._name} of {client.url}"
-        self._node.apply(StatusChanged(PODS, Status("ok", text)))
+        self._node.apply(StatusChanged(PODS_PART, Status("ok", text)))
 
     async def on_change(self, client: "ApiClient", event: "Event[ApiPod]") -> None:
         uid, pod = _uid(event.object.metadata), _pod(event.object.metadata, self._allowed)
@@ -79,7 +79,7 @@ class _PodFollower:
 
     def on_failure(self, error: ApiServerError) -> float:
         right = RIGHTS_ADVICE if error.code == 403 else ""
-        self._node.apply(StatusChanged(PODS, Status("failing", f"{error}{right}")))
+        self._node.apply(StatusChanged(PODS_PART, Status("failing", f"{error}{right}")))
         return 0.0
 
 

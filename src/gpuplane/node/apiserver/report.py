@@ -30,7 +30,7 @@ from gpuplane.node.core.reports.readycondition import ready_condition
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import NODE_CONDITION, Status
+from gpuplane.node.model.status import NODE_CONDITION_PART, Status
 from gpuplane.node.model.views import NodeCondition
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> N
                 since = await _write_conditions(client, name, current, held)
         except ApiServerError as error:
             written = None
-            node.apply(StatusChanged(NODE_CONDITION, Status("failing", str(error))))
+            node.apply(StatusChanged(NODE_CONDITION_PART, Status("failing", str(error))))
             await pause(node, pauses.after_failure(error.code))
         else:
             kept = held.by_type if held is not None else {}
@@ -112,7 +112,7 @@ async def report_conditions(node: Node, name: str, kubeconfig: Path | None) -> N
             pauses.reset()
             next_beat = node.now() + HEARTBEAT
             text = f"{' and '.join(current)} of Node {name} {'is' if len(current) == 1 else 'are'} up to date"
-            node.apply(StatusChanged(NODE_CONDITION, Status("ok", text)))
+            node.apply(StatusChanged(NODE_CONDITION_PART, Status("ok", text)))
             await asyncio.sleep(WRITE_INTERVAL)
 
 

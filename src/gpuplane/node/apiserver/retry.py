@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import API_SERVER
+from gpuplane.node.model.status import API_SERVER_PART
 
 
 def followed_since(snapshot: Snapshot) -> float | None:
     """Since when our Node object is watched; None while it is not. Another time means an interruption."""
-    status = snapshot.statuses.of(API_SERVER)
+    status = snapshot.statuses.of(API_SERVER_PART)
     return status.since if status is not None and status.state == "ok" else None
 
 

@@ -46,7 +46,7 @@ from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.resourceslices import KeptSlice, ResourceSlice, ServerAbilities
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import SLICES, SlicesStatus
+from gpuplane.node.model.status import SLICES_PART, SlicesStatus
 from gpuplane.node.model.views import NodeEvent
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ async def publish_slices(node: Node, name: str, kubeconfig: Path | None) -> None
     while True:
         await node.wait_until(_is_concerned, None)
         await _follow(node, name, kubeconfig)
-        node.apply(StatusChanged(SLICES, None))
+        node.apply(StatusChanged(SLICES_PART, None))
 
 
 def _is_concerned(snapshot: Snapshot) -> bool:
@@ -323,7 +323,7 @@ class _Publisher:
             differing=differing,
             withdrawn=withdrawn,
         )
-        self.node.apply(StatusChanged(SLICES, status))
+        self.node.apply(StatusChanged(SLICES_PART, status))
 
     def _describe_dropped(self, differing: Mapping[str, tuple[str, ...]], withdrawn: tuple[str, ...]) -> str:
         fields = list(dict.fromkeys(field for each in differing.values() for field in each))
@@ -338,13 +338,13 @@ class _Publisher:
     def _report_failure(self, error: ApiServerError) -> None:
         """Say why the slices cannot be published; what is known of them stays said."""
         text = f"the ResourceSlices cannot be published: {error}{RIGHTS_ADVICE if error.code == FORBIDDEN else ''}"
-        before = self.node.snapshot.statuses.of(SLICES) or SlicesStatus("failing")
+        before = self.node.snapshot.statuses.of(SLICES_PART) or SlicesStatus("failing")
         status = before.but(state="failing", text=clip(text, MOST_TEXT), code="slices-not-published")
-        self.node.apply(StatusChanged(SLICES, status))
+        self.node.apply(StatusChanged(SLICES_PART, status))
 
     async def _tell(self, client: "ApiClient") -> None:
         """Send an Event about our Node when the slices come to be wrong, or right again. One that is lost is lost."""
-        status = self.node.snapshot.statuses.of(SLICES)
+        status = self.node.snapshot.statuses.of(SLICES_PART)
         if status is None or status.code == self._told_code:
             return
         self._told_code = status.code

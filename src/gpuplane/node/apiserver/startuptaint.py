@@ -15,7 +15,7 @@ from gpuplane.node.apiserver.keeper import node_settings
 from gpuplane.node.apiserver.node import NODES_PATH
 from gpuplane.node.core.reports.readycondition import ready_condition
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import STARTUP_TAINT
+from gpuplane.node.model.status import STARTUP_TAINT_PART
 
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class StartupTaint:
     """What `keeper.keep` keeps: a Node of this name without the taint, once its devices are served."""
 
-    part = STARTUP_TAINT
+    part = STARTUP_TAINT_PART
     rights = "deploy/components/startup-taint"
     was_ours = False
     is_urgent = False

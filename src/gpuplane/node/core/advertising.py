@@ -26,13 +26,13 @@ from gpuplane.node.model.reasons import ReasonCode
 from gpuplane.node.model.sharelayout import EncodedLayout
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import (
-    CDI_FILES,
-    CONFIG,
-    DRIVER,
-    KUBELET_LOCK,
-    MPS_COMPUTE_MODES,
-    POD_RESOURCES,
-    STATE_DIRECTORY,
+    CDI_FILES_PART,
+    CONFIG_PART,
+    DRIVER_PART,
+    KUBELET_LOCK_PART,
+    MPS_COMPUTE_MODES_PART,
+    POD_RESOURCES_PART,
+    STATE_DIRECTORY_PART,
     AnyPart,
     parse_part_name,
 )
@@ -157,11 +157,11 @@ def _reasons_by_unit(
 
 
 def _layout_not_stored_reason(snapshot: Snapshot) -> Reason:
-    refused = (status := snapshot.statuses.of(STATE_DIRECTORY)) is not None and status.state == "failing"
+    refused = (status := snapshot.statuses.of(STATE_DIRECTORY_PART)) is not None and status.state == "failing"
     return Reason(
         kind="problem" if refused else "waiting",
         text=UNSAVED_LAYOUT_TEXT,
-        part=STATE_DIRECTORY.name,
+        part=STATE_DIRECTORY_PART.name,
         code="layout-not-stored",
     )
 
@@ -180,7 +180,7 @@ def _mps_unavailable_reasons(
     snapshot: Snapshot, resource: Resource, unavailable_units: Collection[str]
 ) -> dict[str, Reason]:
     """Unit id → why MPS does not serve it, or has not left it yet."""
-    if not resource.uses_mps and MPS_COMPUTE_MODES not in snapshot.statuses:
+    if not resource.uses_mps and MPS_COMPUTE_MODES_PART not in snapshot.statuses:
         return {}
     found: dict[str, Reason] = {}
     for device in {
@@ -222,7 +222,7 @@ def _mark_withheld_devices(
 def offer_waiting_reason(snapshot: Snapshot) -> Reason | None:
     """Why nothing may be offered by this agent now; None if something may."""
     if why := standby_reason(snapshot):
-        return Reason(kind="waiting", text=why, part=KUBELET_LOCK.name, code="standby")
+        return Reason(kind="waiting", text=why, part=KUBELET_LOCK_PART.name, code="standby")
     gpus_are_missing = missing_gpus_reason(snapshot)
     if gpus_are_missing is not None and not has_plain_devices(snapshot):
         return gpus_are_missing
@@ -261,36 +261,39 @@ def missing_gpus_reason(snapshot: Snapshot) -> Reason | None:
     """Why nothing is known of the GPUs; None if they have been counted."""
     if snapshot.machine is None and (why := requests.driver_release_reason(snapshot)):
         text = f"the driver is released: {why}"
-        return Reason(kind="released", text=text, part=DRIVER.name, code="driver-released")
+        return Reason(kind="released", text=text, part=DRIVER_PART.name, code="driver-released")
     if snapshot.machine is None:
         return _not_reported_reason(
-            snapshot, DRIVER, "machine-not-observed", "the agent has not observed the machine yet"
+            snapshot, DRIVER_PART, "machine-not-observed", "the agent has not observed the machine yet"
         )
     if snapshot.machine.gpus is None:
         faults = snapshot.machine.faults
         code = faults[0].code if faults else ""
-        return Reason(kind="problem", text=reasons.describe_faults(faults), part=DRIVER.name, code=code)
+        return Reason(kind="problem", text=reasons.describe_faults(faults), part=DRIVER_PART.name, code=code)
     return None
 
 
 def _missing_configuration_reason(snapshot: Snapshot) -> Reason | None:
     """What is not known yet, beside the devices, that an offer depends on; None for nothing."""
     if snapshot.config.settings is None:
-        return _not_reported_reason(snapshot, CONFIG, "config-missing", "there is no valid configuration yet")
+        return _not_reported_reason(snapshot, CONFIG_PART, "config-missing", "there is no valid configuration yet")
     if snapshot.allocations is None:
         return _not_reported_reason(
-            snapshot, POD_RESOURCES, "allocations-unknown", "kubelet has not reported yet which devices containers hold"
+            snapshot,
+            POD_RESOURCES_PART,
+            "allocations-unknown",
+            "kubelet has not reported yet which devices containers hold",
         )
     if cdi.is_first_write_pending(snapshot):
         text = "the CDI specifications are being written"
-        return Reason(kind="waiting", text=text, part=CDI_FILES.name, code="cdi-not-written")
+        return Reason(kind="waiting", text=text, part=CDI_FILES_PART.name, code="cdi-not-written")
     return None
 
 
 def part_with_missing_information(snapshot: Snapshot) -> AnyPart | None:
     """The part that has not told yet what an offer needs; None for none. Why it has not, its status says."""
     lack = missing_information_reason(snapshot)
-    if lack is None or lack.part == CDI_FILES.name or requests.driver_release_reason(snapshot):
+    if lack is None or lack.part == CDI_FILES_PART.name or requests.driver_release_reason(snapshot):
         return None
     return parse_part_name(lack.part)
 

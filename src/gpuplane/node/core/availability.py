@@ -19,7 +19,7 @@ from gpuplane.node.model.config import Settings
 from gpuplane.node.model.health import DeviceHealth
 from gpuplane.node.model.machine import DeviceList, Machine
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CONFIG, DRIVER, plugin_part
+from gpuplane.node.model.status import CONFIG_PART, DRIVER_PART, plugin_part
 from gpuplane.node.model.views import Availability, NotOffered, Offer, OfferedDevice, Reason, ReasonKind, Resource, Unit
 
 CLEAR_WHEN_TEXT_BY_KIND: Mapping[ReasonKind, str] = {
@@ -123,7 +123,7 @@ def _group_devices_by_unit(resource: Resource) -> Iterable[tuple[Unit, list[Offe
 
 
 def _availability_of_not_offered(unit: NotOffered, unit_reasons: Mapping[str, tuple[Reason, ...]]) -> Availability:
-    part = "" if is_plain_unit(unit.device) else DRIVER.name if unit.kind == "problem" else CONFIG.name
+    part = "" if is_plain_unit(unit.device) else DRIVER_PART.name if unit.kind == "problem" else CONFIG_PART.name
     reason = Reason(kind=unit.kind, text=unit.reason, part=part, code=unit.code)
     own = unit_reasons.get(unit.device, ())
     return Availability(device=unit.device, index=unit.index, reasons=_distinct_reasons((*own, reason)))
@@ -175,7 +175,7 @@ def device_health_with_availability(snapshot: Snapshot, offered: Offer | None = 
 def names_failing_part(kind: ReasonKind, part: str) -> bool:
     """Whether a reason of this kind names a part that has to be mended, beside the driver, whose faults have an advice
     of their own."""
-    return kind == "problem" and part not in ("", DRIVER.name)
+    return kind == "problem" and part not in ("", DRIVER_PART.name)
 
 
 def _mark_withheld(health: DeviceHealth, reasons: tuple[Reason, ...], inspect: str) -> DeviceHealth:

@@ -18,7 +18,7 @@ from gpuplane.node.model.claims import PreparedClaim
 from gpuplane.node.model.config import NodeObjectRequests
 from gpuplane.node.model.health import NODE_RECORD_KEY, DeviceRecord, Drain, HealthRecords
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import STATE_DIRECTORY
+from gpuplane.node.model.status import STATE_DIRECTORY_PART
 
 FORMAT_VERSION = 2
 """Of the files that we write. Raise it only if an older version of gpuplane would misread a file."""
@@ -174,5 +174,5 @@ def is_ledger_stored(snapshot: Snapshot) -> bool:
 
 def is_ledger_remembered(snapshot: Snapshot) -> bool:
     """Whether the next agent would know of what is pending now, or never can: the state directory cannot be written."""
-    state = snapshot.statuses.of(STATE_DIRECTORY)
+    state = snapshot.statuses.of(STATE_DIRECTORY_PART)
     return is_ledger_stored(snapshot) or (state is not None and state.state == "failing")

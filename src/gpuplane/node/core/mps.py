@@ -31,9 +31,9 @@ from gpuplane.node.model.mps import DaemonStatus, MpsDaemon, SupervisorStatus, W
 from gpuplane.node.model.sharelayout import EncodedLayout
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.status import (
-    MPS_COMPUTE_MODES,
-    MPS_REQUESTS,
-    MPS_SUPERVISOR,
+    MPS_COMPUTE_MODES_PART,
+    MPS_REQUESTS_PART,
+    MPS_SUPERVISOR_PART,
     AnyPart,
     ComputeModeStatus,
     MpsDaemonStatus,
@@ -125,13 +125,15 @@ def unavailable_reason(snapshot: Snapshot, resource: str, unit: Unit) -> Reason 
 
 def compute_mode_reason(snapshot: Snapshot, unit: Unit) -> Reason | None:
     """Why a unit that is no longer shared by MPS is not available yet: its GPU's compute mode; None if it is."""
-    modes = snapshot.statuses.of(MPS_COMPUTE_MODES)
+    modes = snapshot.statuses.of(MPS_COMPUTE_MODES_PART)
     if modes is None or unit.gpu not in modes.exclusive_gpus:
         return None
     text = "MPS: the compute mode of its GPU is not restored yet"
     if modes.state == "ok":
-        return Reason(kind="held", text=text, part=MPS_COMPUTE_MODES.name, code="mps-compute-mode")
-    return Reason(kind="problem", text=f"{text}: {modes.text}", part=MPS_COMPUTE_MODES.name, code="mps-compute-mode")
+        return Reason(kind="held", text=text, part=MPS_COMPUTE_MODES_PART.name, code="mps-compute-mode")
+    return Reason(
+        kind="problem", text=f"{text}: {modes.text}", part=MPS_COMPUTE_MODES_PART.name, code="mps-compute-mode"
+    )
 
 
 def not_ready_reason(snapshot: Snapshot) -> Reason | None:
@@ -144,8 +146,8 @@ def not_ready_reason(snapshot: Snapshot) -> Reason | None:
 def _daemon_down_reason(snapshot: Snapshot, name: str) -> Reason | None:
     """Why a daemon accepts no clients now; None if it does."""
     parts: tuple[tuple[AnyPart, str], ...] = (
-        (MPS_REQUESTS, ""),
-        (MPS_SUPERVISOR, "supervisor"),
+        (MPS_REQUESTS_PART, ""),
+        (MPS_SUPERVISOR_PART, "supervisor"),
         (daemon_part(name), "control daemon"),
     )
     for part, who in parts:
@@ -168,14 +170,14 @@ def part_statuses(
         status = None
     has_changed_modes = status is not None and (status.exclusive_gpus or status.problem)
     modes: dict[AnyPart, Status] = (
-        {MPS_COMPUTE_MODES: _compute_mode_status(status)} if status and has_changed_modes else {}
+        {MPS_COMPUTE_MODES_PART: _compute_mode_status(status)} if status and has_changed_modes else {}
     )
     if not (desired.daemons or modes or (status is not None and status.daemons)):
         return {}
     if status is None or now - status.at > SUPERVISOR_TIMEOUT_S:
-        return {MPS_SUPERVISOR: Status("failing", NO_SUPERVISOR.format(where)), **modes}
+        return {MPS_SUPERVISOR_PART: Status("failing", NO_SUPERVISOR.format(where)), **modes}
     daemons = {daemon_part(each.name): _daemon_status(each) for each in status.daemons}
-    return {MPS_SUPERVISOR: Status("ok", f"process {status.pid}"), **modes, **daemons}
+    return {MPS_SUPERVISOR_PART: Status("ok", f"process {status.pid}"), **modes, **daemons}
 
 
 def assume_daemons_ready(snapshot: Snapshot) -> Snapshot:
@@ -186,7 +188,7 @@ def assume_daemons_ready(snapshot: Snapshot) -> Snapshot:
         for each in desired.daemons
     )
     daemons = {daemon_part(each.name): _daemon_status(each) for each in running}
-    supervisor = {MPS_SUPERVISOR: Status("ok")} if daemons else {}
+    supervisor = {MPS_SUPERVISOR_PART: Status("ok")} if daemons else {}
     return snapshot.but(statuses=Statuses({**snapshot.statuses, **supervisor, **daemons}))
 
 

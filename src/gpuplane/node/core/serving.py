@@ -8,12 +8,12 @@ The status of the kubelet lock and that of the state directory say whose turn it
 
 from gpuplane.base.text import Text
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import KUBELET_LOCK, STATE_DIRECTORY, Turn
+from gpuplane.node.model.status import KUBELET_LOCK_PART, STATE_DIRECTORY_PART, Turn
 
 
 def standby_reason(snapshot: Snapshot) -> Text:
     """Which agent this one waits for before it may serve, for people; "" if it waits for none."""
-    for part in (KUBELET_LOCK, STATE_DIRECTORY):
+    for part in (KUBELET_LOCK_PART, STATE_DIRECTORY_PART):
         status = snapshot.statuses.of(part)
         if status is not None and status.turn == "standby":
             return status.text
@@ -32,5 +32,5 @@ def may_serve(snapshot: Snapshot) -> bool:
 
 
 def _kubelet_lock_turn(snapshot: Snapshot) -> Turn:
-    lock = snapshot.statuses.of(KUBELET_LOCK)
+    lock = snapshot.statuses.of(KUBELET_LOCK_PART)
     return lock.turn if lock is not None else ""

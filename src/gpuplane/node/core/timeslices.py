@@ -26,7 +26,7 @@ from gpuplane.node.model.facts import SetTimeSlice, TimeSliceFinished
 from gpuplane.node.model.health import DeviceRecord, HealthRecords
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot, TimeSliceState
-from gpuplane.node.model.status import DRIVER, PartState, TimeSliceStatus
+from gpuplane.node.model.status import DRIVER_PART, PartState, TimeSliceStatus
 
 RETRY_DELAY_S, MAX_RETRY_DELAY_S = 10.0, 600.0
 """Seconds from a failed try to the next: the first, doubled with each failure, up to the second."""
@@ -151,7 +151,7 @@ def _remembers_since(snapshot: Snapshot, gpu: str) -> float | None:
 
     None while the driver is not. (It is away for us, too, while we are: its status begins anew with us.)
     """
-    driver = snapshot.statuses.of(DRIVER)
+    driver = snapshot.statuses.of(DRIVER_PART)
     if driver is None or driver.state != "ok":
         return None
     record = (snapshot.ledger.health or HealthRecords()).devices.get(gpu, DeviceRecord())

@@ -10,9 +10,9 @@ from functools import update_wrapper
 from typing import Generic, ParamSpec, TypeVar
 
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CLAIM_FILES, CLAIM_REQUESTS, AnyPart, Statuses
+from gpuplane.node.model.status import CLAIM_FILES_PART, CLAIM_REQUESTS_PART, AnyPart, Statuses
 
-ABOUT_CLAIMS: tuple[AnyPart, ...] = (CLAIM_FILES, CLAIM_REQUESTS)
+ABOUT_CLAIMS: tuple[AnyPart, ...] = (CLAIM_FILES_PART, CLAIM_REQUESTS_PART)
 
 P = ParamSpec("P")
 R = TypeVar("R")

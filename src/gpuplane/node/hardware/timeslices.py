@@ -5,7 +5,7 @@ from gpuplane.node.core.ledger import is_ledger_remembered
 from gpuplane.node.hardware import Actor
 from gpuplane.node.model.facts import SetTimeSlice, StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.status import TIME_SLICES, TimeSliceStatus
+from gpuplane.node.model.status import TIME_SLICES_PART, TimeSliceStatus
 
 
 async def keep_time_slices(node: Node, actor: Actor) -> None:
@@ -15,7 +15,7 @@ async def keep_time_slices(node: Node, actor: Actor) -> None:
     async for snapshot in node.changes(timeslices.time_slice_status, timeslices.current_try, is_ledger_remembered):
         if (status := timeslices.time_slice_status(snapshot)) != told:
             told = status
-            node.apply(StatusChanged(TIME_SLICES, told))
+            node.apply(StatusChanged(TIME_SLICES_PART, told))
         action = timeslices.current_try(snapshot)
         if action is not None and action != begun and is_ledger_remembered(snapshot):
             begun = action

@@ -19,7 +19,7 @@ from gpuplane.node.core.reports.nodelabels import writable_labels
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import FEATURES_FILE, Status
+from gpuplane.node.model.status import FEATURES_FILE_PART, Status
 
 FILE_MODE, DIRECTORY_MODE = 0o644, 0o755
 MAX_FILE_SIZE = 1 << 16
@@ -47,7 +47,7 @@ async def keep_features_file(node: Node, labels: LabelsOfSnapshot) -> None:
         if done is not None and done.path != wanted.path:
             await asyncio.to_thread(_remove, Path(done.path))
         status, done = await asyncio.to_thread(_make_so, wanted), wanted
-        node.apply(StatusChanged(FEATURES_FILE, status))
+        node.apply(StatusChanged(FEATURES_FILE_PART, status))
         await asyncio.sleep(WRITE_INTERVAL)
 
 

@@ -23,7 +23,7 @@ from gpuplane.node.core.health.kernellog import parse_kmsg_record
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import KERNEL_LOG, Status
+from gpuplane.node.model.status import KERNEL_LOG_PART, Status
 
 MISSING_LOG_CONSEQUENCE = (
     "the agent cannot see GPU faults that occurred while no agent ran, and cannot see which processes a fault affects"
@@ -60,7 +60,9 @@ async def watch_kernel_log(
             await _follow(node, path, every, pids)
         except OSError as error:
             node.apply(
-                StatusChanged(KERNEL_LOG, Status("waiting", f"{path}: {error.strerror}: {MISSING_LOG_CONSEQUENCE}"))
+                StatusChanged(
+                    KERNEL_LOG_PART, Status("waiting", f"{path}: {error.strerror}: {MISSING_LOG_CONSEQUENCE}")
+                )
             )
         await asyncio.sleep(again)
 
@@ -75,7 +77,7 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
         async for piece in pieces:
             if not begun:
                 begun = True
-                node.apply(StatusChanged(KERNEL_LOG, Status("ok", str(path))))
+                node.apply(StatusChanged(KERNEL_LOG_PART, Status("ok", str(path))))
             *records, rest = (rest + piece).split(b"\n")
             rest = rest if len(rest) < MAX_RECORD_SIZE else b""
             for record in records:

@@ -37,7 +37,7 @@ from gpuplane.node.host.lock import lock_file, open_lock, try_lock
 from gpuplane.node.model.facts import LedgerStored, StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Ledger, StoredLedger
-from gpuplane.node.model.status import STATE_DIRECTORY, TurnStatus
+from gpuplane.node.model.status import STATE_DIRECTORY_PART, TurnStatus
 
 MAX_PART_SIZE = 16 * 1024 * 1024
 """Bytes of one part: a record of a device has some hundred."""
@@ -145,12 +145,12 @@ async def keep_ledger_stored(
                 problem = await asyncio.to_thread(writer.write, ledger)
                 if problem is None:
                     node.apply(LedgerStored(StoredLedger(ledger=ledger, possible_share_layouts=writer.share_layouts)))
-                    node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("ok", str(directory))))
+                    node.apply(StatusChanged(STATE_DIRECTORY_PART, TurnStatus("ok", str(directory))))
                 else:
                     node.apply(LedgerStored(StoredLedger(possible_share_layouts=writer.share_layouts)))
                     place = problem.filename2 or problem.filename or directory
                     reason = f"{place}: {problem.strerror}: {NOTHING_STORED_TEXT}"
-                    node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", reason)))
+                    node.apply(StatusChanged(STATE_DIRECTORY_PART, TurnStatus("failing", reason)))
                     await asyncio.sleep(every)
 
 
@@ -159,7 +159,7 @@ async def _watch(node: Node, writer: "LedgerWriter", glance: float) -> None:
     while True:
         await sleep_until_next(glance)
         if node.snapshot.stored_ledger.ledger is not None and not writer.intact():
-            about = LogSubject(part=STATE_DIRECTORY.name)
+            about = LogSubject(part=STATE_DIRECTORY_PART.name)
             log.error(
                 "%s or some of its files were removed: they are created again", writer.directory, extra=about.extra
             )

@@ -19,7 +19,7 @@ from gpuplane.node.kubelet.sockets import SocketUnavailable, check_length, error
 from gpuplane.node.model.facts import AllocatableListed, StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import ALLOCATABLE, Status
+from gpuplane.node.model.status import ALLOCATABLE_PART, Status
 
 if TYPE_CHECKING:
     from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
@@ -42,10 +42,10 @@ async def follow_allocatable(node: Node, root: Path, is_wanted: Callable[[Snapsh
                 await _ask_while_wanted(node, PodResourcesListerStub(channel), is_wanted)
         except (grpc.aio.AioRpcError, OSError, SocketUnavailable) as error:
             why = error_details(error) if isinstance(error, grpc.aio.AioRpcError) else error
-            node.apply(StatusChanged(ALLOCATABLE, Status("failing", f"{socket}: {why}")))
+            node.apply(StatusChanged(ALLOCATABLE_PART, Status("failing", f"{socket}: {why}")))
             await asyncio.sleep(LONGEST_INTERVAL)
             if not is_wanted(node.snapshot):
-                node.apply(StatusChanged(ALLOCATABLE, None))
+                node.apply(StatusChanged(ALLOCATABLE_PART, None))
 
 
 async def _ask_while_wanted(
@@ -67,6 +67,6 @@ async def _ask_while_wanted(
             ids.setdefault(device.resource_name, set()).update(device.device_ids)
         if answer is not None:  # else gRPC could not decode it
             node.apply(AllocatableListed({name: frozenset(found) for name, found in ids.items()}, asked_at))
-            node.apply(StatusChanged(ALLOCATABLE, None))
+            node.apply(StatusChanged(ALLOCATABLE_PART, None))
         await asyncio.sleep(interval)
         interval = min(1.5 * interval, LONGEST_INTERVAL)

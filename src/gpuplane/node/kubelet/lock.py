@@ -26,7 +26,7 @@ from gpuplane.node.core.serving import standby_reason
 from gpuplane.node.kubelet.sockets import describe_process
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.status import KUBELET_LOCK, PartState, Turn, TurnStatus
+from gpuplane.node.model.status import KUBELET_LOCK_PART, PartState, Turn, TurnStatus
 
 CHECK_INTERVAL = 2.0  # seconds between two checks that the directory is still the same; each Register checks it too
 HOLDER_INTERVAL = 10.0  # seconds between two checks who holds the lock
@@ -155,7 +155,7 @@ class KubeletLock:
         self._descriptor = descriptor
 
     def _report_status(self, state: PartState, reason: str, turn: Turn = "") -> None:
-        self.node.apply(StatusChanged(KUBELET_LOCK, TurnStatus(state, reason, turn=turn)))
+        self.node.apply(StatusChanged(KUBELET_LOCK_PART, TurnStatus(state, reason, turn=turn)))
 
 
 class _LockThread:

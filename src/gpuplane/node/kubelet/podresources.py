@@ -54,7 +54,7 @@ from gpuplane.node.model.facts import AllocationsListed, StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.sharelayout import EncodedLayout
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import POD_RESOURCES, PartState, Status
+from gpuplane.node.model.status import POD_RESOURCES_PART, PartState, Status
 
 if TYPE_CHECKING:
     from gpuplane.node.kubelet.protocols.podresources_pb2_grpc import PodResourcesListerAsyncStub
@@ -263,7 +263,7 @@ class PodResourcesClient:
         return held, f"until kubelet answers, the agent reads from {self.checkpoint} what containers hold"
 
     def _report_status(self, state: PartState, reason: str) -> None:
-        self.node.apply(StatusChanged(POD_RESOURCES, Status(state, reason)))
+        self.node.apply(StatusChanged(POD_RESOURCES_PART, Status(state, reason)))
 
 
 def _socket_age(socket: SocketIdentity) -> float:

@@ -29,7 +29,7 @@ from gpuplane.node.model.inspection import Device, Inspection, Node
 from gpuplane.node.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.node.model.sharelayout import TIME_SLICES
 from gpuplane.node.model.snapshot import Allocation, DriverRelease
-from gpuplane.node.model.status import CONFIG, Status
+from gpuplane.node.model.status import CONFIG_PART, Status
 from tests import golden
 from tests.cli.commands.inspect.pictures import ABOUT, WALL, inspected, picture, shares, ward
 from tests.cli.commands.inspect.test_terminal_page import NODES
@@ -71,7 +71,7 @@ def rich() -> NodeState:
         FaultOccurred(code="xid-79", gpu="GPU-1", message="GPU has fallen off the bus.", at=12.0),
         DrainRequested("MIG-0", Drain(reason="fan is loud", since=13.0, until=7300.0, until_wall_clock=1.0)),
         DriverReleaseRequested(DriverRelease(until=350.0, reason="firmware")),
-        StatusChanged(CONFIG, Status("failing", "c.yaml:2: no such key")),
+        StatusChanged(CONFIG_PART, Status("failing", "c.yaml:2: no such key")),
     )
 
 

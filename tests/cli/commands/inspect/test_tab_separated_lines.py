@@ -13,7 +13,7 @@ from gpuplane.node.model.facts import (
     StatusChanged,
 )
 from gpuplane.node.model.snapshot import Allocation, DriverRelease
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from tests.cli.commands.inspect.pictures import GPU, MISSING, inspected, picture, profile, shares, ward
 from tests.golden import Golden
 
@@ -140,7 +140,7 @@ def test_the_node_comes_first_where_something_is_wrong_with_it(golden: Golden) -
 def test_only_the_node_says_what_ends_a_release(golden: Golden) -> None:
     """With the time that is left; its GPUs refer to it."""
     release = DriverReleaseRequested(DriverRelease(until=350.0, reason="firmware"))
-    shown = told(ward(release, StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))))
+    shown = told(ward(release, StatusChanged(DRIVER_PART, DriverStatus("waiting", "released", released=True))))
 
     assert [len(line) for line in shown[:2]] == [6, 5]
     golden("\t".join(line[4:]) for line in shown[:2])

@@ -30,9 +30,10 @@ from gpuplane.node.model.partitions import LayoutRequest
 from gpuplane.node.model.sharelayout import TIME_SLICES
 from gpuplane.node.model.snapshot import Allocation, DriverRelease
 from gpuplane.node.model.status import (
-    DRIVER,
-    KUBELET_LOCK,
-    MPS_SUPERVISOR,
+    DRIVER_PART,
+    KUBELET_LOCK_PART,
+    MPS_SUPERVISOR_PART,
+    SLICES_PART,
     DriverStatus,
     Part,
     SlicesStatus,
@@ -40,7 +41,6 @@ from gpuplane.node.model.status import (
     TurnStatus,
     plugin_part,
 )
-from gpuplane.node.model.status import SLICES as SLICES_PART
 from tests.cli.commands.inspect.pictures import (
     ABOUT,
     GPU,
@@ -170,7 +170,7 @@ def test_each_reason_is_said_once_of_all_its_devices(golden: Golden) -> None:
         AllocationsListed(tuple(held), 0.0),
         MachineObserved(profile("l40s")),
         StatusChanged(plugin_part(WHOLE), Status("ok")),
-        StatusChanged(MPS_SUPERVISOR, Status("failing", MARKED)),
+        StatusChanged(MPS_SUPERVISOR_PART, Status("failing", MARKED)),
     )
     shown = drawn(inspected(of), 300)
     assert sum(MARKED in line for line in shown) == 2
@@ -256,7 +256,7 @@ def test_stand_ins_are_told_in_the_head(golden: Golden) -> None:
 
 def test_what_is_waited_for_and_a_release_are_said_first(golden: Golden) -> None:
     """On both pages."""
-    waiting = inspected(picture(StatusChanged(DRIVER, DriverStatus("waiting", MARKED))))
+    waiting = inspected(picture(StatusChanged(DRIVER_PART, DriverStatus("waiting", MARKED))))
     [told] = drawn(waiting, 300, health_page)
     assert drawn(waiting, 300)[1] == told
     assert told.endswith(MARKED)
@@ -270,7 +270,7 @@ def test_what_is_waited_for_and_a_release_are_said_first(golden: Golden) -> None
 def test_a_standby_says_for_whom_it_waits(golden: Golden) -> None:
     """So nobody takes it for the agent that serves."""
     lock = TurnStatus("waiting", "process 7 serves the kubelet of /k", turn="standby")
-    shown = drawn(inspected(picture(StatusChanged(KUBELET_LOCK, lock))), 300)
+    shown = drawn(inspected(picture(StatusChanged(KUBELET_LOCK_PART, lock))), 300)
 
     golden(shown[:2])
 

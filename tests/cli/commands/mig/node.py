@@ -31,7 +31,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.machine import Gpu, Machine, Mig, MigDevice
 from gpuplane.node.model.partitions import ChangeProblem, ResetGpu, SetMigMode
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from gpuplane.node.model.telemetry import Sample, SamplingRequest
 from tests.node.core.partitions.tables import FOUR, SEVEN, Card, Placement, Profiles, by_id
 
@@ -123,7 +123,7 @@ class CardHardware:
         return MachineObserved(Machine(gpus=tuple(gpu.look() for gpu in self._driver.gpus)))
 
     async def facts(self) -> AsyncGenerator[Fact, None]:
-        yield StatusChanged(DRIVER, DriverStatus("ok"))
+        yield StatusChanged(DRIVER_PART, DriverStatus("ok"))
         yield self._look()
         while True:
             yield await self._told.get()

@@ -29,7 +29,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Device, DeviceList, MachineFile
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CDI_FILES, CDI_HOOK, CdiFilesStatus, CdiHookStatus
+from gpuplane.node.model.status import CDI_FILES_PART, CDI_HOOK_PART, CdiFilesStatus, CdiHookStatus
 from gpuplane.node.model.views import Mount as KubeletMount
 from gpuplane.node.model.views import Unit
 from tests.node.core.dra.nodes import after
@@ -52,8 +52,8 @@ def node(machine: MachineFile, settings: Settings) -> Snapshot:
         MachineObserved(machine),
         DevicesObserved("device-node", DeviceList(devices=(KVM,))),
         AllocationsListed((), 0.0),
-        StatusChanged(CDI_FILES, CdiFilesStatus("ok")),
-        StatusChanged(CDI_HOOK, CdiHookStatus("ok", path="/opt/gpuplane/bin/gpuplane-hook")),
+        StatusChanged(CDI_FILES_PART, CdiFilesStatus("ok")),
+        StatusChanged(CDI_HOOK_PART, CdiHookStatus("ok", path="/opt/gpuplane/bin/gpuplane-hook")),
     )
 
 

@@ -35,7 +35,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Driver, DriverFiles, DriverLibrary, Gpu, Machine
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import CDI_FILES, CdiFilesStatus
+from gpuplane.node.model.status import CDI_FILES_PART, CdiFilesStatus
 from tests.golden import Golden
 from tests.texts import as_shown
 
@@ -45,7 +45,7 @@ MACHINE = Machine(
     gpus=(Gpu(index=0, uuid="GPU-a", model="T4", device_nodes=("/dev/nvidia0",)),),
     shared_nodes=("/dev/nvidiactl", "/dev/nvidia-uvm"),
 )
-KEPT = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok"))
+KEPT = StatusChanged(CDI_FILES_PART, CdiFilesStatus(state="ok"))
 CONTAINERD = NodeObjectRequests(container_runtime="containerd://2.1.4")
 READY: tuple[Fact, ...] = (ConfigLoaded(Settings()), AllocationsListed((), 0.0), MachineObserved(MACHINE))
 
@@ -127,7 +127,7 @@ def test_kubelets_that_pass_cdi_devices_on(kubelet: str, passes: bool) -> None:
         ((KEPT, NodeRequestsChanged(NodeObjectRequests(container_runtime="containerd://1.7.27"))), "envvar"),
         (
             (
-                StatusChanged(CDI_FILES, CdiFilesStatus(state="failing", text="read-only")),
+                StatusChanged(CDI_FILES_PART, CdiFilesStatus(state="failing", text="read-only")),
                 NodeRequestsChanged(CONTAINERD),
             ),
             "cdi-cri",
@@ -162,7 +162,7 @@ def test_allocate_answers_by_the_decision() -> None:
     assert allocate(before, "nvidia.com/gpu", ("GPU-a",)).env == {"NVIDIA_VISIBLE_DEVICES": "GPU-a"}
     known = after(NodeRequestsChanged(CONTAINERD), start=before)
     on_disk = condition.spec_fingerprints(each.spec for each in desired_specs(known).values() if each.spec is not None)
-    written = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok", fingerprints=on_disk))
+    written = StatusChanged(CDI_FILES_PART, CdiFilesStatus(state="ok", fingerprints=on_disk))
     got = allocate(after(written, start=known), "nvidia.com/gpu", ("GPU-a",))
     assert (got.cdi_devices, got.env) == (("k8s.device-plugin.nvidia.com/gpu=GPU-a",), {})
 
@@ -178,7 +178,7 @@ def test_a_gpu_that_no_cuda_program_could_use_is_withheld_where_we_give_the_node
 
     back = after(MachineObserved(MACHINE), start=known)
     on_disk = condition.spec_fingerprints(each.spec for each in desired_specs(back).values() if each.spec is not None)
-    written = StatusChanged(CDI_FILES, CdiFilesStatus(state="ok", fingerprints=on_disk))
+    written = StatusChanged(CDI_FILES_PART, CdiFilesStatus(state="ok", fingerprints=on_disk))
     assert offer(after(written, start=back)).resources[0].devices[0].reasons == ()
 
     envvar = after(KEPT, *READY, ConfigLoaded(Settings(device_list_strategy=("envvar",))), without)
@@ -218,7 +218,7 @@ def test_the_decision_is_said_once_and_when_it_changes(golden: Golden) -> None:
     same: tuple[Fact, ...] = (
         Tick(),
         NodeRequestsChanged(CONTAINERD.but(drain_reasons={"0": "x"})),
-        StatusChanged(CDI_FILES, CdiFilesStatus(state="failing", text="full")),
+        StatusChanged(CDI_FILES_PART, CdiFilesStatus(state="failing", text="full")),
         MachineObserved(MACHINE.but(gpus=None)),
         MachineObserved(MACHINE),
         AllocationsListed((), 1.0),
@@ -230,7 +230,7 @@ def test_the_decision_is_said_once_and_when_it_changes(golden: Golden) -> None:
         ConfigLoaded(Settings(device_list_strategy=("envvar", "cdi-cri"))),
         NodeRequestsChanged(CONTAINERD),
         ConfigLoaded(Settings()),
-        StatusChanged(CDI_FILES, None),
+        StatusChanged(CDI_FILES_PART, None),
     )
     found = said(*changes, start=after(*start))
     assert [each.partition(":")[0] for each in found] == ["cdi-cri", "envvar", "envvar, cdi-cri", "cdi-cri", "envvar"]

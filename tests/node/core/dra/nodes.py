@@ -17,7 +17,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Allocation, Snapshot, StoredLedger
-from gpuplane.node.model.status import CLAIM_FILES, ClaimFilesStatus
+from gpuplane.node.model.status import CLAIM_FILES_PART, ClaimFilesStatus
 from tests.node.core.containers.documents import CONTROL, DRIVER
 
 DRA = Settings(dra=DraSettings(enabled=True))
@@ -51,5 +51,5 @@ def claim(
 def written(snapshot: Snapshot) -> Snapshot:
     """The snapshot after its ledger and its claims' files were written."""
     found = {uid: spec_fingerprint(spec) for uid, spec in claim_specs(snapshot).items()}
-    files = StatusChanged(CLAIM_FILES, ClaimFilesStatus("ok", fingerprints=found))
+    files = StatusChanged(CLAIM_FILES_PART, ClaimFilesStatus("ok", fingerprints=found))
     return after(snapshot, LedgerStored(StoredLedger(ledger=snapshot.ledger)), files)

@@ -37,7 +37,7 @@ from gpuplane.node.model.health import Drain
 from gpuplane.node.model.machine import UNCOUNTED_CODE, Device, DeviceList, Fault, Machine
 from gpuplane.node.model.resourceslices import SliceDevice
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import SLICES, SlicesStatus
+from gpuplane.node.model.status import SLICES_PART, SlicesStatus
 from tests.node.core.dra.nodes import DRA, MACHINE, after, node, written
 
 KVM, FUSE = "device-node-kvm", "device-node-fuse"
@@ -257,5 +257,5 @@ def test_a_plain_device_has_no_configuration(requests: tuple[str, ...], refused:
 
 def test_devices_that_are_offered_twice_are_named() -> None:
     """A plain device is, as a GPU is."""
-    snapshot = after(node(), seen(ids=["kvm"]), StatusChanged(SLICES, SlicesStatus("ok", published=("any",))))
+    snapshot = after(node(), seen(ids=["kvm"]), StatusChanged(SLICES_PART, SlicesStatus("ok", published=("any",))))
     assert devices_offered_twice(snapshot) == (*((f"GPU-{n}", f"{n}") for n in range(4)), (UNIT, ""))

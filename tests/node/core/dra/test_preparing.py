@@ -31,7 +31,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Fault, Machine, Mig, MigDevice
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import STATE_DIRECTORY, TurnStatus
+from gpuplane.node.model.status import STATE_DIRECTORY_PART, TurnStatus
 from tests.node.core.dra.nodes import DRA, GPUS, MACHINE, after, claim, node, written
 
 GPU = "nvidia.com/gpu"
@@ -170,7 +170,7 @@ def test_what_a_claim_gets_is_made_once(made: Counter[str]) -> None:
     """However many claims wait, and whatever happens meanwhile that does not concern them; and anew where it does."""
     snapshot, first, second = node(), claim("a", 0), claim("b", 1)
     for n in range(5):
-        snapshot = after(snapshot, StatusChanged(STATE_DIRECTORY, TurnStatus("ok", f"round {n}")))
+        snapshot = after(snapshot, StatusChanged(STATE_DIRECTORY_PART, TurnStatus("ok", f"round {n}")))
         assert [code(snapshot, each) for each in (first, second)] == ["", ""]
     snapshot = after(snapshot, ClaimPrepareRequested(first))
     assert made == {"a": 1, "b": 1}
@@ -251,7 +251,7 @@ def test_a_full_disk_is_said() -> None:
     full = after(
         node(),
         ClaimPrepareRequested(claim("a", 0)),
-        StatusChanged(STATE_DIRECTORY, TurnStatus("failing", "No space left on device")),
+        StatusChanged(STATE_DIRECTORY_PART, TurnStatus("failing", "No space left on device")),
     )
     assert (why := claim_problem(full, "a")) is not None
     assert (why.kind, why.code) == ("problem", "claim-not-stored")

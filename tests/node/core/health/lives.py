@@ -10,7 +10,7 @@ from gpuplane.node.model.facts import (
     StatusChanged,
 )
 from gpuplane.node.model.snapshot import Ledger
-from gpuplane.node.model.status import DRIVER, KERNEL_LOG, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, KERNEL_LOG_PART, DriverStatus
 from tests.node.core.health.histories import RELEASE, WHOLE, Moment
 from tests.node.core.health.world import World
 
@@ -43,7 +43,7 @@ class Life(World):
             bool(driver_release_reason(self.snapshot)),
         )
         if now and not was:
-            self.apply(StatusChanged(DRIVER, DriverStatus(state="waiting", text="released", released=True)))
+            self.apply(StatusChanged(DRIVER_PART, DriverStatus(state="waiting", text="released", released=True)))
         elif was and not now:
             self.look()
         if self.snapshot.machine is not None and self.snapshot.machine.gpus is not None:
@@ -84,7 +84,7 @@ class Life(World):
         event = event.but(at=self.now)
         if event.kernel_log_number is not None:
             self.kernel_log.append(event)
-            self.apply(StatusChanged(KERNEL_LOG, None))  # that there is more of it to read
+            self.apply(StatusChanged(KERNEL_LOG_PART, None))  # that there is more of it to read
         elif self.machine.gpus is not None and not driver_release_reason(self.snapshot):
             self.apply(event)
 

@@ -23,7 +23,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import Drain, FaultOverride, HealthRecords
 from gpuplane.node.model.machine import Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.node.model.snapshot import Allocation, DriverRelease, Snapshot
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from tests.golden import Golden
 from tests.node.core.health.world import trouble
 from tests.texts import as_shown
@@ -97,7 +97,7 @@ AT_ONCE = {"driver-hang": FaultOverride(grace_period=0.0)}
 
 def test_while_the_driver_is_let_go_of_the_node_says_why_and_what_ends_it(golden: Golden) -> None:
     """The reason that its operator gave, until when; or that our Node object asks for it. Then that a look is due."""
-    away = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
+    away = StatusChanged(DRIVER_PART, DriverStatus("waiting", "released", released=True))
     by_hand = after(DriverReleaseRequested(DriverRelease(until=602.0, reason="firmware")), away)
     node, gpu, *_ = health_with_parents(by_hand)
 
@@ -189,7 +189,7 @@ def test_it_is_probing_from_when_nothing_but_a_probe_is_missing() -> None:
 
     assert states(after(*befallen))["1:1"] == "unhealthy"
     assert states(after(*befallen, AllocationsListed((), 4.0)))["1:1"] == "probing"
-    silent = StatusChanged(DRIVER, DriverStatus("failing", "it does not answer"))
+    silent = StatusChanged(DRIVER_PART, DriverStatus("failing", "it does not answer"))
     assert states(after(*befallen, silent, AllocationsListed((), 5.0)))["1:1"] == "unhealthy"
 
 

@@ -30,7 +30,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import Drain, FaultOverride
 from gpuplane.node.model.machine import Fault, Gpu, Link, Mig
 from gpuplane.node.model.snapshot import DriverRelease, Ledger
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from tests.node.core.health.world import BOOT, SETTINGS, World, machine
 
 FOLDER = Path(__file__).parent / "testdata"
@@ -215,7 +215,7 @@ class Transcript:
         self.world.apply(
             DriverReleaseRequested(DriverRelease(until=self.world.now + float(seconds), reason="maintenance"))
         )
-        self.world.apply(StatusChanged(DRIVER, DriverStatus(state="waiting", text="released", released=True)))
+        self.world.apply(StatusChanged(DRIVER_PART, DriverStatus(state="waiting", text="released", released=True)))
 
     def take(self) -> None:
         """The driver is taken up again; the next `look` shows what it is."""

@@ -27,7 +27,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import DeviceHealth
 from gpuplane.node.model.machine import Fault, Gpu, Link, Machine, Mig, MigDevice
 from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from gpuplane.node.model.views import News
 from tests.texts import as_shown
 
@@ -91,9 +91,9 @@ class World:
             return
         self.apply(MachineObserved(self.machine))
         if self.machine.gpus is not None:
-            self.apply(StatusChanged(DRIVER, DriverStatus(state="ok")))
+            self.apply(StatusChanged(DRIVER_PART, DriverStatus(state="ok")))
         else:
-            self.apply(StatusChanged(DRIVER, DriverStatus(state="failing", text=self.machine.faults[0].message)))
+            self.apply(StatusChanged(DRIVER_PART, DriverStatus(state="failing", text=self.machine.faults[0].message)))
 
     def gpu(self, index: int) -> Gpu:
         """A GPU as it is."""

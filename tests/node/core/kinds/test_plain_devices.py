@@ -44,7 +44,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import Drain
 from gpuplane.node.model.machine import UNCOUNTED_CODE, Device, DeviceList, Fault, Gpu, Machine
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import CDI_FILES, KUBELET_LOCK, CdiFilesStatus, TurnStatus
+from gpuplane.node.model.status import CDI_FILES_PART, KUBELET_LOCK_PART, CdiFilesStatus, TurnStatus
 from gpuplane.node.model.views import RequestRefused
 
 KIND, KVM = "device-node", "gpuplane.io/kvm"
@@ -126,7 +126,7 @@ def test_a_device_is_offered_and_given_with_its_node() -> None:
 def test_a_device_is_given_by_cdi_once_its_specification_is_on_disk(strategy: str) -> None:
     """Until then it is not, and the GPU beside it does not wait for it."""
     settings = Settings(device_list_strategy=(strategy,))  # type: ignore[arg-type]
-    node = told(StatusChanged(CDI_FILES, CdiFilesStatus("ok", "")), seen(kvm()), settings=settings)
+    node = told(StatusChanged(CDI_FILES_PART, CdiFilesStatus("ok", "")), seen(kvm()), settings=settings)
     spec = desired_specs(node)["gpuplane.io/device-node"].spec
 
     assert spec is not None
@@ -135,7 +135,7 @@ def test_a_device_is_given_by_cdi_once_its_specification_is_on_disk(strategy: st
     ]
     assert codes(node) == {"device-node:kvm": ["cdi-not-written"]}
     stored = CdiFilesStatus("ok", "", fingerprints=spec_fingerprints([spec]))
-    node = told(StatusChanged(CDI_FILES, stored), before=node)
+    node = told(StatusChanged(CDI_FILES_PART, stored), before=node)
     got = allocate(node, KVM, ["device-node:kvm"])
     assert got.device_specs == ()
     assert ("gpuplane.io/device-node=kvm" in (*got.cdi_devices, *got.annotations.values())) is True
@@ -145,7 +145,7 @@ def test_a_held_device_stays_in_its_specification_after_it_is_gone() -> None:
     """Kubelet names it again whenever the container restarts."""
     kind = "gpuplane.io/device-node"
     settings = Settings(device_list_strategy=("cdi-cri",))
-    node = told(StatusChanged(CDI_FILES, CdiFilesStatus("ok", "")), seen(kvm(), kvm("b")), settings=settings)
+    node = told(StatusChanged(CDI_FILES_PART, CdiFilesStatus("ok", "")), seen(kvm(), kvm("b")), settings=settings)
     spec = desired_specs(node)[kind].spec
     assert spec is not None
     held = Allocation(KVM, ("device-node:b",), holder=PodRef.parse("ns/p/c"))
@@ -265,7 +265,7 @@ def test_what_cannot_be_offered_is_said(device: Device, code: str) -> None:
 
 def test_an_agent_that_takes_over_judges_what_it_saw() -> None:
     """The ledger of the agent before it knows nothing of this."""
-    standby = StatusChanged(KUBELET_LOCK, TurnStatus("waiting", "another agent serves", turn="standby"))
+    standby = StatusChanged(KUBELET_LOCK_PART, TurnStatus("waiting", "another agent serves", turn="standby"))
     node = told(WITH_GPU, seen(kvm("kvm", MISSING)), standby)
     after = told(LedgerLoaded(Snapshot().ledger, previous_agent_ended=False), before=node)
 

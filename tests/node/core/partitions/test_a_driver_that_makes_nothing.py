@@ -17,7 +17,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.machine import Gpu, Machine, Mig
 from gpuplane.node.model.partitions import GpuLayout, LayoutRequest
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from tests.node.core.partitions.tables import SEVEN
 
 
@@ -41,7 +41,7 @@ def test_it_stops_says_so_and_tries_again_later() -> None:
         LedgerLoaded(Ledger()),
         ConfigLoaded(Settings()),
         MachineObserved(Machine(gpus=(gpu,))),
-        StatusChanged(DRIVER, DriverStatus("ok")),
+        StatusChanged(DRIVER_PART, DriverStatus("ok")),
         AllocationsListed((), requested_at=now),
         LayoutRequested(request),
     ):

@@ -22,7 +22,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot
-from gpuplane.node.model.status import DRIVER, DriverStatus, Status, plugin_part
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus, Status, plugin_part
 from tests.node.core.partitions.gpus import an_a100
 
 SMALL, THREE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
@@ -42,7 +42,7 @@ def node(*gpus: Gpu, asked: str = "all-1g.10gb", held: tuple[Allocation, ...] = 
         ConfigLoaded(SETTINGS),
         NodeRequestsChanged(NodeObjectRequests(mig_config=asked)),
         MachineObserved(Machine(gpus=gpus)),
-        StatusChanged(DRIVER, DriverStatus("ok")),
+        StatusChanged(DRIVER_PART, DriverStatus("ok")),
         AllocationsListed(held, requested_at=99.0),
         *(StatusChanged(plugin_part(name), Status("ok")) for name in names),
     )

@@ -23,7 +23,7 @@ from gpuplane.node.model.facts import (
 from gpuplane.node.model.health import Drain
 from gpuplane.node.model.machine import Driver, Fault, Gpu, Machine, Mig, MigDevice
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import KUBELET_LOCK, TurnStatus
+from gpuplane.node.model.status import KUBELET_LOCK_PART, TurnStatus
 from gpuplane.node.model.telemetry import DcgmCounter, GpuSample, MigDeviceSample, ProcessSample, Sample
 from tests.node.core.health.world import World, machine
 
@@ -401,6 +401,6 @@ def test_drains_and_what_the_driver_asks_for() -> None:
 def test_an_agent_that_does_not_serve_shows_no_devices(turn: str) -> None:
     """The one that serves does: together they would count each GPU twice."""
     status = TurnStatus("waiting", "another agent serves", turn="standby" if turn == "standby" else "left")
-    snapshot = node(StatusChanged(KUBELET_LOCK, status), allocations=(held(TRAIN, "GPU-a"),))
+    snapshot = node(StatusChanged(KUBELET_LOCK_PART, status), allocations=(held(TRAIN, "GPU-a"),))
 
     assert not list(device_metrics(snapshot, after(snapshot, sample(GpuSample(uuid="GPU-a"))), "node-1"))

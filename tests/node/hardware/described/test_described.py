@@ -15,7 +15,7 @@ from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.source import Described
 from gpuplane.node.model.facts import Fact, FaultOccurred, MachineObserved, ObserveMachine, StatusChanged
 from gpuplane.node.model.machine import DeviceNodeStat, DriverFile, DriverLibrary, Machine, MachineFile
-from gpuplane.node.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
+from gpuplane.node.model.status import DRIVER_PART, MACHINE_FILE_PART, DriverStatus, Status
 from tests.golden import Golden
 from tests.texts import as_shown
 
@@ -34,12 +34,12 @@ gpus:
         - {uuid: MIG-1, profile: 1g.10gb, gpu_instance: 7, mig_index: 0}
         - {uuid: MIG-2, profile: 1g.10gb, gpu_instance: 8, mig_index: 1}
 """
-OK = StatusChanged(DRIVER, DriverStatus("ok", "described by node.yaml"))
+OK = StatusChanged(DRIVER_PART, DriverStatus("ok", "described by node.yaml"))
 
 
-RELEASED = StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
-NOTHING_REFUSED = StatusChanged(MACHINE_FILE, None)
-MENDED = StatusChanged(MACHINE_FILE, Status("ok", "node.yaml can be read again"))
+RELEASED = StatusChanged(DRIVER_PART, DriverStatus("waiting", "released", released=True))
+NOTHING_REFUSED = StatusChanged(MACHINE_FILE_PART, None)
+MENDED = StatusChanged(MACHINE_FILE_PART, Status("ok", "node.yaml can be read again"))
 TURNS = 20
 """Turns of the event loop after which nothing more comes: nothing else here waits for anything outside of it."""
 
@@ -115,7 +115,7 @@ async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited, gold
     *rest, refused = await edited.told(GOOD.replace(b"minor: 1", b"minro: 1"))
     assert rest == [look(), OK]
     assert isinstance(refused, StatusChanged)
-    assert refused.part == MACHINE_FILE
+    assert refused.part == MACHINE_FILE_PART
     assert refused.status is not None
     assert as_shown(refused.status.text).startswith("node.yaml:7: ")
     golden(refused.status.text)
@@ -123,7 +123,7 @@ async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited, gold
     assert await edited.told(MISSING) == [
         look(),
         OK,
-        StatusChanged(MACHINE_FILE, Status("failing", f"node.yaml: {MISSING.strerror}")),
+        StatusChanged(MACHINE_FILE_PART, Status("failing", f"node.yaml: {MISSING.strerror}")),
     ]
     for _ in range(2):
         assert await edited.told(GOOD) == [look(), OK, MENDED]
@@ -132,7 +132,7 @@ async def test_a_bad_edit_is_refused_and_the_good_one_stays(edited: Edited, gold
 async def test_a_file_that_never_was_good_is_a_driver_that_fails(edited: Edited) -> None:
     """There is nothing else to show. A good one makes it well, and that is all there is to say."""
     assert await edited.told(MISSING) == [
-        StatusChanged(DRIVER, DriverStatus("failing", f"node.yaml: {MISSING.strerror}"))
+        StatusChanged(DRIVER_PART, DriverStatus("failing", f"node.yaml: {MISSING.strerror}"))
     ]
     assert await edited.told(GOOD) == [look(), OK, NOTHING_REFUSED]
 
@@ -158,7 +158,7 @@ async def test_a_silent_driver_gives_no_look(edited: Edited, golden: Golden) -> 
     assert "nvmlInit" in as_shown(silent.message)
     assert seen == MachineObserved(look().machine.but(gpus=None, faults=(silent,)))
     assert rest == [
-        StatusChanged(DRIVER, DriverStatus("failing", silent.message, code="driver-hang")),
+        StatusChanged(DRIVER_PART, DriverStatus("failing", silent.message, code="driver-hang")),
         NOTHING_REFUSED,
     ]
     golden(silent.message)
@@ -189,7 +189,7 @@ def test_a_driver_that_fails_as_a_whole_shows_no_gpus(failure: str, code: str, c
     [fault] = looked.machine.faults
     assert fault.code == code
     assert call in as_shown(fault.message)
-    assert condition == StatusChanged(DRIVER, DriverStatus("failing", fault.message, code=code))
+    assert condition == StatusChanged(DRIVER_PART, DriverStatus("failing", fault.message, code=code))
     assert looked == MachineObserved(look().machine.but(gpus=None, faults=(fault,)))
     golden(fault.message, code)
 

@@ -15,7 +15,7 @@ from gpuplane.node.model.facts import (
     TimeSliceFinished,
 )
 from gpuplane.node.model.snapshot import Snapshot, StoredLedger
-from gpuplane.node.model.status import DRIVER, STATE_DIRECTORY, TIME_SLICES, DriverStatus, TurnStatus
+from gpuplane.node.model.status import DRIVER_PART, STATE_DIRECTORY_PART, TIME_SLICES_PART, DriverStatus, TurnStatus
 from tests.node.core.health.world import machine
 
 LONG = ReplicatedResource(name="nvidia.com/gpu", replicas=2, time_slice="long")
@@ -52,10 +52,10 @@ async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
     task = asyncio.create_task(keep_time_slices(node, hardware))
     node.apply(ConfigLoaded(Settings(sharing=Sharing(replicated_resources=(LONG,)))))
     node.apply(MachineObserved(machine(2)))
-    node.apply(StatusChanged(DRIVER, DriverStatus(state="ok")))
+    node.apply(StatusChanged(DRIVER_PART, DriverStatus(state="ok")))
     await idle()
     assert hardware.asked == []
-    assert node.snapshot.statuses[TIME_SLICES].state == "waiting"
+    assert node.snapshot.statuses[TIME_SLICES_PART].state == "waiting"
 
     node.apply(stored(node))
     first = SetTimeSlice(gpu="GPU-0", length="long", requested_at=100.0)
@@ -68,12 +68,12 @@ async def test_a_wish_is_done_once_the_disk_knows_of_it() -> None:
     node.apply(TimeSliceFinished(gpu="GPU-0", length="long", requested_at=100.0))
     await idle()
     assert hardware.asked == [first]  # the disk does not know of the second yet
-    node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus(state="failing", text="disk full")))
+    node.apply(StatusChanged(STATE_DIRECTORY_PART, TurnStatus(state="failing", text="disk full")))
     await idle()
     assert hardware.asked == [first, SetTimeSlice(gpu="GPU-1", length="long", requested_at=100.0)]
 
     node.apply(TimeSliceFinished(gpu="GPU-1", length="long", requested_at=100.0))
     await idle()
-    assert node.snapshot.statuses[TIME_SLICES].text == "long: GPU 0, 1"
+    assert node.snapshot.statuses[TIME_SLICES_PART].text == "long: GPU 0, 1"
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -26,7 +26,7 @@ from gpuplane.node.model.facts import (
     MachineObserved,
 )
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CLAIM_FILES, ClaimFilesStatus
+from gpuplane.node.model.status import CLAIM_FILES_PART, ClaimFilesStatus
 from tests.node.core.dra.nodes import MACHINE, claim, node
 
 DRIVER = "gpu.nvidia.com"
@@ -48,7 +48,7 @@ async def keeping(root: Path, *facts: Fact) -> AsyncIterator[Node]:
 
 
 def status(snapshot: Snapshot) -> ClaimFilesStatus:
-    return snapshot.statuses.of(CLAIM_FILES) or ClaimFilesStatus("waiting")
+    return snapshot.statuses.of(CLAIM_FILES_PART) or ClaimFilesStatus("waiting")
 
 
 async def settled(kept: Node) -> None:

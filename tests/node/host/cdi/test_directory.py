@@ -32,7 +32,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Machine
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import CDI_FILES, CdiFilesStatus, cdi_conflict_part
+from gpuplane.node.model.status import CDI_FILES_PART, CdiFilesStatus, cdi_conflict_part
 from tests.node.host.cdi.world import GPU, Place, document, machine
 from tests.texts import as_shown
 
@@ -46,7 +46,7 @@ class World:
     def __init__(self, root: Path, machine: Machine = TWO, settings: Settings = BY_CDI) -> None:
         self.place, self.node = Place(root), Node(Snapshot())
         self.keeper = SpecificationKeeper(self.node, self.place.cdi)
-        self.node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state="waiting")))
+        self.node.apply(StatusChanged(CDI_FILES_PART, CdiFilesStatus(state="waiting")))
         for fact in (ConfigLoaded(settings), MachineObserved(machine), AllocationsListed((), 0.0)):
             self.node.apply(fact)
 
@@ -77,7 +77,7 @@ class World:
 
     def reason(self) -> str:
         """Why the files are not what is wanted."""
-        stands = self.node.snapshot.statuses[CDI_FILES]
+        stands = self.node.snapshot.statuses[CDI_FILES_PART]
         return as_shown(stands.text) if stands.state == "failing" else ""
 
 
@@ -90,7 +90,7 @@ def test_nothing_is_offered_before_the_first_file(world: World) -> None:
     """It says what it waits for; then all is healthy at once."""
     lack = missing_information_reason(world.node.snapshot)
     assert lack is not None
-    assert (lack.kind, lack.part) == ("waiting", CDI_FILES.name)
+    assert (lack.kind, lack.part) == ("waiting", CDI_FILES_PART.name)
     assert offer(world.node.snapshot).waiting_reason == lack.text
     assert world.round()
     assert world.well()

@@ -14,7 +14,7 @@ from gpuplane.node.host.cdi.ldconfig import LDCONFIG_PATHS, PROGRAM_HEADER, has_
 from gpuplane.node.model.config import CdiHook, Settings
 from gpuplane.node.model.facts import ConfigLoaded
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CDI_HOOK
+from gpuplane.node.model.status import CDI_HOOK_PART
 from tests.node.host.hook.build import SOURCES
 from tests.texts import as_shown
 
@@ -124,7 +124,7 @@ async def test_the_driver_root_is_the_hosts_where_it_is_said_to_be(
     node = Node(Snapshot())
     watching = asyncio.create_task(watch_hook(node, installed, tmp_path / "root", every=60))
     async with asyncio.timeout(60):
-        await node.wait_until(lambda snapshot: CDI_HOOK in snapshot.statuses, 60)
+        await node.wait_until(lambda snapshot: CDI_HOOK_PART in snapshot.statuses, 60)
         node.apply(ConfigLoaded(Settings(driver_root=driver_root)))
         assert await node.wait_until(lambda snapshot: bool(installed_hook_path(snapshot)) == called, 60)
     watching.cancel()
@@ -141,6 +141,6 @@ async def test_what_happens_instead_is_told(choice: CdiHook, instead: str, tmp_p
     told = f"not installed at {tmp_path}/none: {instead}"
     async with asyncio.timeout(60):
         node.apply(ConfigLoaded(Settings(cdi_hook=choice)))
-        await node.wait_until(lambda snapshot: CDI_HOOK in snapshot.statuses, 60)
-        assert await node.wait_until(lambda snapshot: snapshot.statuses[CDI_HOOK].text == told, 60)
+        await node.wait_until(lambda snapshot: CDI_HOOK_PART in snapshot.statuses, 60)
+        assert await node.wait_until(lambda snapshot: snapshot.statuses[CDI_HOOK_PART].text == told, 60)
     watching.cancel()

@@ -10,14 +10,14 @@ from gpuplane.node.host.cdi.specifications import SpecificationKeeper
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import CDI_FILES, CdiFilesStatus
+from gpuplane.node.model.status import CDI_FILES_PART, CdiFilesStatus
 from tests.node.host.cdi.world import machine
 
 
 async def main(directory: Path) -> None:
     """One container holds GPU-0 throughout, which is there every other time."""
     node = Node(Snapshot())
-    node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state="waiting")))
+    node.apply(StatusChanged(CDI_FILES_PART, CdiFilesStatus(state="waiting")))
     node.apply(ConfigLoaded(Settings(device_list_strategy=("cdi-cri",))))
     node.apply(
         AllocationsListed((Allocation("nvidia.com/gpu", ("GPU-0",), holder=PodRef.parse("default/train/main")),), 0.0)

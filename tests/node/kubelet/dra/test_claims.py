@@ -31,7 +31,7 @@ from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, LedgerLoa
 from gpuplane.node.model.machine import Fault
 from gpuplane.node.model.reasons import Reason
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import CLAIM_REQUESTS
+from gpuplane.node.model.status import CLAIM_REQUESTS_PART
 from tests.node.core.dra.nodes import DRA, MACHINE, claim
 from tests.node.kubelet.dra.kubelet import connected, kubelet_root, until
 
@@ -406,7 +406,7 @@ async def test_a_claim_that_is_refused_is_shown_until_it_is_not(root: Path, monk
         assert in_vain(agent) == {B: "claim-device-in-use"}
         await prepare(agent, B)
         assert in_vain(agent) == {}
-        assert CLAIM_REQUESTS not in agent.node.snapshot.statuses
+        assert CLAIM_REQUESTS_PART not in agent.node.snapshot.statuses
 
         await prepare(agent, *(f"c{n}" for n in range(MOST_REFUSED + 10)))
         assert len(in_vain(agent)) == MOST_REFUSED

@@ -21,7 +21,7 @@ from gpuplane.node.kubelet.protocols import drahealth_pb2
 from gpuplane.node.kubelet.protocols.drahealth_pb2_grpc import DRAResourceHealthStub
 from gpuplane.node.model.facts import ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import DRA_PLUGIN, KUBELET_LOCK, TurnStatus
+from gpuplane.node.model.status import DRA_PLUGIN_PART, KUBELET_LOCK_PART, TurnStatus
 from tests.node.core.dra.nodes import DRA, MACHINE
 from tests.node.kubelet.dra.kubelet import DEADLINE, DRIVER, Watcher, connected, kubelet_root, until
 
@@ -73,10 +73,10 @@ async def stands(node: Node, state: str) -> None:
     """Until the status of the DRA plugin is so."""
 
     def ready(snapshot: Snapshot) -> bool:
-        status = snapshot.statuses.of(DRA_PLUGIN)
+        status = snapshot.statuses.of(DRA_PLUGIN_PART)
         return status is not None and status.state == state
 
-    assert await node.wait_until(ready, DEADLINE), node.snapshot.statuses.of(DRA_PLUGIN)
+    assert await node.wait_until(ready, DEADLINE), node.snapshot.statuses.of(DRA_PLUGIN_PART)
 
 
 async def answers(path: Path | str) -> bool:
@@ -107,7 +107,7 @@ async def test_what_is_told_at_registration(node: Node, root: Path) -> None:
             assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert stat.S_IMODE(sockets.service.parent.stat().st_mode) & 0o007 == 0
     assert left_over(root) == []
-    assert DRA_PLUGIN not in node.snapshot.statuses
+    assert DRA_PLUGIN_PART not in node.snapshot.statuses
 
 
 async def test_two_pods_have_sockets_of_their_own(node: Node, root: Path) -> None:
@@ -174,7 +174,7 @@ async def test_a_refusal_is_shown_and_kubelet_may_think_better_of_it(node: Node,
         kubelet.refusal = "none of services supported by the plugin are supported by the kubelet \x1b[31m" + 5000 * "x"
         PluginSockets(root, DRIVER).registration.unlink()
         await stands(node, "failing")
-        status = node.snapshot.statuses[DRA_PLUGIN]
+        status = node.snapshot.statuses[DRA_PLUGIN_PART]
         assert len(status.text) < 500
         assert status.text.isprintable()
         kubelet.refusal = ""
@@ -213,7 +213,7 @@ async def test_a_path_that_is_too_long_is_named(node: Node, root: Path) -> None:
     (deep / "plugins_registry").mkdir(parents=True)
     async with serving(node, PluginSockets(deep, DRIVER)):
         await stands(node, "waiting")
-        assert os.fspath(deep) in f"{node.snapshot.statuses[DRA_PLUGIN].text}"
+        assert os.fspath(deep) in f"{node.snapshot.statuses[DRA_PLUGIN_PART].text}"
         assert left_over(root) == []
 
 
@@ -285,5 +285,5 @@ async def test_an_agent_that_stands_by_takes_over(root: Path, pods: tuple[str, s
 async def test_an_agent_that_was_told_to_end_does_not_register(node: Node, root: Path) -> None:
     async with serving(node, PluginSockets(root, DRIVER)), Watcher(root):
         await stands(node, "ok")
-        node.apply(StatusChanged(KUBELET_LOCK, TurnStatus("waiting", "it ends", turn="leaving")))
+        node.apply(StatusChanged(KUBELET_LOCK_PART, TurnStatus("waiting", "it ends", turn="leaving")))
         await until(lambda: left_over(root) == [])

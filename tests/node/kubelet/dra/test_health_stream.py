@@ -17,7 +17,7 @@ from gpuplane.node.kubelet.sockets import serve_at
 from gpuplane.node.model.facts import ConfigLoaded, MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Fault
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import KUBELET_LOCK, TurnStatus
+from gpuplane.node.model.status import KUBELET_LOCK_PART, TurnStatus
 from tests.node.core.dra.nodes import DRA, GPUS, MACHINE
 from tests.node.kubelet.dra.kubelet import connected, kubelet_root
 
@@ -112,7 +112,7 @@ async def test_streams_end_when_this_agent_serves_no_more(root: Path) -> None:
     async with serving(node, root) as socket, stream(socket) as messages, stream(socket) as others:
         await anext(messages)
         await anext(others)
-        node.apply(StatusChanged(KUBELET_LOCK, TurnStatus("waiting", "it ends", turn="left")))
+        node.apply(StatusChanged(KUBELET_LOCK_PART, TurnStatus("waiting", "it ends", turn="left")))
         for each in (messages, others):
             with pytest.raises(StopAsyncIteration):
                 await anext(each)

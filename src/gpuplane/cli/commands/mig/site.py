@@ -33,7 +33,7 @@ from gpuplane.node.model.control import RequestLayouts
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, LayoutRequested, LedgerLoaded, StatusChanged
 from gpuplane.node.model.partitions import LayoutRequest
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import DRIVER, STATE_DIRECTORY, TurnStatus
+from gpuplane.node.model.status import DRIVER_PART, STATE_DIRECTORY_PART, TurnStatus
 
 POLL_SECONDS = 0.2
 """Seconds between two looks at an agent."""
@@ -158,7 +158,7 @@ async def _load_ledger(stack: AsyncExitStack, node: Node, state_dir: Path | None
     """What the state directory holds, which is ours from now on. Raises OSError, ClickException."""
     boot = node.snapshot.ledger.boot_id
     if state_dir is None:
-        node.apply(StatusChanged(STATE_DIRECTORY, TurnStatus("failing", "nothing is kept of a described machine")))
+        node.apply(StatusChanged(STATE_DIRECTORY_PART, TurnStatus("failing", "nothing is kept of a described machine")))
         return Ledger(boot_id=boot)
     async for owner in await stack.enter_async_context(locked_directory(state_dir)):
         raise click.ClickException(f"{owner} uses {state_dir}, and does not answer: try again in a moment")
@@ -209,7 +209,7 @@ async def _wait_until_observed(node: Node, tasks: list[asyncio.Task[None]]) -> N
     """Wait for the first look. Raises ClickException where there is none."""
 
     def is_known(snapshot: Snapshot) -> bool:
-        driver = snapshot.statuses.of(DRIVER)
+        driver = snapshot.statuses.of(DRIVER_PART)
         return snapshot.machine is not None or (driver is not None and driver.state == "failing")
 
     await node.wait_until(
@@ -218,7 +218,7 @@ async def _wait_until_observed(node: Node, tasks: list[asyncio.Task[None]]) -> N
     for task in tasks:
         if task.done():
             task.result()
-    machine, driver = node.snapshot.machine, node.snapshot.statuses.of(DRIVER)
+    machine, driver = node.snapshot.machine, node.snapshot.statuses.of(DRIVER_PART)
     if machine is None or machine.gpus is None:
         faults = join("; ", (each.message for each in machine.faults)) if machine is not None else ""
         raise click.ClickException(f"{faults or (driver.text if driver else '') or 'the driver did not answer'}")

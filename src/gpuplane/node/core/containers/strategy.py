@@ -16,7 +16,7 @@ from gpuplane.base.value import Value
 from gpuplane.node.core.requests import node_requests
 from gpuplane.node.model.config import ListStrategy
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CDI_FILES
+from gpuplane.node.model.status import CDI_FILES_PART
 from gpuplane.node.model.views import News
 
 FIRST_RUNTIME_VERSIONS_WITH_CDI = {"containerd": (2, 0), "cri-o": (1, 30)}
@@ -67,7 +67,7 @@ def decide_strategy(snapshot: Snapshot) -> StrategyDecision:
         return StrategyDecision(("envvar",), "there is no valid configuration yet")
     if settings.device_list_strategy != ("auto",):
         return StrategyDecision(settings.device_list_strategy)
-    if CDI_FILES not in snapshot.statuses:
+    if CDI_FILES_PART not in snapshot.statuses:
         return StrategyDecision(("envvar",), "this agent writes no CDI specifications")
     runtime = node_requests(snapshot).container_runtime
     if not runtime:

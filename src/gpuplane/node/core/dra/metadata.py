@@ -16,7 +16,7 @@ from gpuplane.node.core.view import part_view, view
 from gpuplane.node.model.cdi import Mount
 from gpuplane.node.model.claims import PreparedClaim, PreparedDevice
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CLAIM_FILES
+from gpuplane.node.model.status import CLAIM_FILES_PART
 
 API_VERSION, KIND = "metadata.resource.k8s.io/v1alpha1", "DeviceMetadata"
 
@@ -28,7 +28,7 @@ Files = Mapping[str, Mapping[str, Any]]
 
 def metadata_root(snapshot: Snapshot) -> str:
     """The directory on the host below which the files are; "" where none are wanted, or can be written."""
-    settings, status = snapshot.config.settings, snapshot.statuses.of(CLAIM_FILES)
+    settings, status = snapshot.config.settings, snapshot.statuses.of(CLAIM_FILES_PART)
     return status.metadata_root if settings is not None and settings.dra.device_metadata and status is not None else ""
 
 

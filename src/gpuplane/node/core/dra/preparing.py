@@ -34,7 +34,7 @@ from gpuplane.node.model.claims import AllocatedClaim, AllocatedDevice, ClaimNam
 from gpuplane.node.model.config import DraSettings, Settings
 from gpuplane.node.model.reasons import Holder, Reason, ReasonCode, ReasonKind
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import CLAIM_FILES, STATE_DIRECTORY
+from gpuplane.node.model.status import CLAIM_FILES_PART, STATE_DIRECTORY_PART
 
 MAX_DEVICES_PER_CLAIM = 1024
 """Of one claim; the API server allows 32 results."""
@@ -102,7 +102,7 @@ def claim_problem(snapshot: Snapshot, uid: str) -> Reason | None:
         return _reason("claim-not-prepared", "the claim is not prepared")
     stored = snapshot.stored_ledger.ledger
     if stored is None or (stored.claims or {}).get(uid) != claim:
-        state = snapshot.statuses.of(STATE_DIRECTORY)
+        state = snapshot.statuses.of(STATE_DIRECTORY_PART)
         if state is not None and state.state == "failing":
             return _reason("claim-not-stored", f"the claim cannot be remembered: {state.text}")
         return _reason("claim-not-stored", "the claim is being written to the state directory", "waiting")
@@ -111,7 +111,7 @@ def claim_problem(snapshot: Snapshot, uid: str) -> Reason | None:
 
 def _file_problem(snapshot: Snapshot, uid: str) -> Reason | None:
     """Why the runtime could not find the claim's devices."""
-    status = snapshot.statuses.of(CLAIM_FILES)
+    status = snapshot.statuses.of(CLAIM_FILES_PART)
     written = status.fingerprints.get(uid, "") if status is not None else ""
     wanted = claim_specs(snapshot).get(uid)
     if written and (wanted is None or written == claim_fingerprints(snapshot)[uid]):
@@ -127,7 +127,7 @@ def is_claim_gone(snapshot: Snapshot, uid: str) -> bool:
     Where the state directory cannot be written, it is not waited for: a pod need not stay for that. What it may still
     hold is found to be over after a restart (`checking`).
     """
-    files, directory = snapshot.statuses.of(CLAIM_FILES), snapshot.statuses.of(STATE_DIRECTORY)
+    files, directory = snapshot.statuses.of(CLAIM_FILES_PART), snapshot.statuses.of(STATE_DIRECTORY_PART)
     if is_prepared(snapshot, uid) or (files is not None and uid in files.fingerprints):
         return False
     stored = snapshot.stored_ledger.ledger
@@ -138,7 +138,7 @@ def is_claim_gone(snapshot: Snapshot, uid: str) -> bool:
 
 def unprepare_problem(snapshot: Snapshot, uid: str) -> Reason | None:
     """Why what is left of a claim cannot be removed now; None for nothing that lasts."""
-    directory = snapshot.statuses.of(STATE_DIRECTORY)
+    directory = snapshot.statuses.of(STATE_DIRECTORY_PART)
     lost = directory.text if directory is not None and directory.state == "failing" else ""
     if why := lost or _disk_problem(snapshot, uid):
         return _reason("claim-cleanup-failed", f"what is left of the claim cannot be removed: {why}")
@@ -147,7 +147,7 @@ def unprepare_problem(snapshot: Snapshot, uid: str) -> Reason | None:
 
 def _disk_problem(snapshot: Snapshot, uid: str) -> Text:
     """What keeps the files of a claim from being what they shall be; "" for nothing."""
-    status = snapshot.statuses.of(CLAIM_FILES)
+    status = snapshot.statuses.of(CLAIM_FILES_PART)
     return (status.problems.get("") or status.problems.get(uid, "")) if status is not None else ""
 
 

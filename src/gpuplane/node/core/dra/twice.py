@@ -10,7 +10,7 @@ from gpuplane.node.core.devicenames import DeviceName
 from gpuplane.node.core.dra.devices import DraDevices, dra_devices
 from gpuplane.node.core.view import part_view
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import SLICES
+from gpuplane.node.model.status import SLICES_PART
 from gpuplane.node.model.views import Offer
 
 OFFERED_TWICE_TEXT = (
@@ -21,7 +21,7 @@ OFFERED_TWICE_TEXT = (
 
 def devices_offered_twice(snapshot: Snapshot) -> tuple[DeviceName, ...]:
     """The devices that the device plugin offers, whole or as shares, and that slices of this node publish."""
-    settings, status = snapshot.config.settings, snapshot.statuses.of(SLICES)
+    settings, status = snapshot.config.settings, snapshot.statuses.of(SLICES_PART)
     if settings is None or not settings.dra.enabled or status is None or not status.published:
         return ()
     return _offered_twice.of(snapshot, dra_devices(snapshot), offer(snapshot))

@@ -14,7 +14,7 @@ from gpuplane.node.model.config import Config, Settings
 from gpuplane.node.model.health import NODE_RECORD_KEY, CatalogueEntry, DeviceRecord, FaultCatalogue, HealthRecords
 from gpuplane.node.model.machine import Device
 from gpuplane.node.model.snapshot import Allocation, Ledger, Snapshot, StoredLedger
-from gpuplane.node.model.status import DRIVER, Statuses
+from gpuplane.node.model.status import DRIVER_PART, Statuses
 
 
 class HealthContext(Value):
@@ -65,7 +65,7 @@ class HealthContext(Value):
 
 def health_context(snapshot: Snapshot) -> HealthContext:
     """What the records of a snapshot are judged by."""
-    driver, allocations = snapshot.statuses.of(DRIVER), snapshot.allocations
+    driver, allocations = snapshot.statuses.of(DRIVER_PART), snapshot.allocations
     driver_answers = driver is None or driver.state == "ok"
     return HealthContext(
         settings=snapshot.config.settings,
@@ -79,11 +79,11 @@ def health_context(snapshot: Snapshot) -> HealthContext:
 
 def with_health_inputs_alone(snapshot: Snapshot) -> Snapshot:
     """The snapshot with only the fields on which the health of devices depends: a view of it is rarely asked anew."""
-    driver = snapshot.statuses.of(DRIVER)
+    driver = snapshot.statuses.of(DRIVER_PART)
     return snapshot.but(
         generation=0,
         config=Config(settings=snapshot.config.settings),
-        statuses=Statuses({} if driver is None else {DRIVER: driver}),
+        statuses=Statuses({} if driver is None else {DRIVER_PART: driver}),
         ledger=Ledger(
             release=snapshot.ledger.release,
             node_requests=snapshot.ledger.node_requests,

@@ -12,7 +12,7 @@ from gpuplane.node.core.requests import driver_release_reason
 from gpuplane.node.model.health import NODE_RECORD_KEY, DeviceRecord, Finding
 from gpuplane.node.model.machine import Device, Fault, Gpu, MigDevice
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import DRIVER
+from gpuplane.node.model.status import DRIVER_PART
 from gpuplane.node.model.views import Reason, ReasonKind
 
 PROBE_FAILED_CODE = "probe-failed"
@@ -26,7 +26,7 @@ def unavailable_reasons(
     found = []
     if release := driver_release_reason(snapshot):
         text = f"the driver is released: {release}"
-        found.append(Reason(kind="released", text=text, part=DRIVER.name, code="driver-released"))
+        found.append(Reason(kind="released", text=text, part=DRIVER_PART.name, code="driver-released"))
     health = health_records(snapshot)
     for key in (NODE_RECORD_KEY, gpu.uuid, *([device.uuid] if device else [])):
         record = health.devices.get(key)
@@ -55,7 +55,7 @@ def unavailable_plain_reasons(
 def _unhealthy_reasons(key: str, record: DeviceRecord, context: HealthContext) -> Iterator[Reason]:
     """Why a device, or the node, is unhealthy by its own record."""
     findings = [each for each in record.findings if makes_unhealthy(each, context)]
-    part = "" if key else DRIVER.name
+    part = "" if key else DRIVER_PART.name
     for each in findings:
         kind: ReasonKind = "released" if each.code == NOT_OBSERVED_FAULT.code else "problem"
         yield Reason(kind=kind, text=f"{each.code}: {each.message}", part=part, code=each.code, faulty_device=key)
@@ -69,7 +69,7 @@ def direct_health_reasons(snapshot: Snapshot, key: str) -> tuple[Reason, ...]:
     degrading = (
         each for each in record.findings if each.confirmed and context.effective_entry(each.code).severity == "degraded"
     )
-    part = "" if key else DRIVER.name
+    part = "" if key else DRIVER_PART.name
     return tuple(_unhealthy_reasons(key, record, context)) or tuple(
         Reason(kind="degraded", text=f"{each.code}: {each.message}", part=part, code=each.code, faulty_device=key)
         for each in degrading

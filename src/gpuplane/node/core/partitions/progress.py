@@ -15,7 +15,7 @@ from gpuplane.node.core.view import view
 from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.partitions import GpuPartitionState, GpuProgress, PartitionsProgress, ProgressState
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import ALLOCATABLE
+from gpuplane.node.model.status import ALLOCATABLE_PART
 
 
 @view
@@ -95,7 +95,7 @@ def _failure_text(gpu: Gpu, state: GpuPartitionState) -> Text:
 def _waits_for_kubelet(snapshot: Snapshot, uuid: str, name: str) -> GpuProgress:
     """Kubelet follows in a moment, unless it does not answer."""
     text = f"{name}: kubelet still counts devices as allocatable that are about to go"
-    status = snapshot.statuses.of(ALLOCATABLE)
+    status = snapshot.statuses.of(ALLOCATABLE_PART)
     if status is None:
         return GpuProgress(uuid, "changing", text, "allocatable")
     return GpuProgress(uuid, "waiting", f"{text}: {status.text}", "allocatable")

@@ -43,7 +43,7 @@ from gpuplane.node.model.partitions import (
     GpuPartitionState,
 )
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from gpuplane.node.model.status import DRIVER
+from gpuplane.node.model.status import DRIVER_PART
 
 RETRY_DELAY_S, MAX_RETRY_DELAY_S = 1.0, 60.0
 """Seconds from a failed change to the next try: the first, doubled with each failure, up to the second."""
@@ -127,7 +127,7 @@ def _follow_request(
 
 
 def _is_driver_usable(snapshot: Snapshot) -> bool:
-    driver = snapshot.statuses.of(DRIVER)
+    driver = snapshot.statuses.of(DRIVER_PART)
     return driver is not None and driver.state == "ok" and not driver_release_reason(snapshot)
 
 

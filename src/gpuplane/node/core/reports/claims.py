@@ -6,13 +6,13 @@ from gpuplane.node.core.dra.preparing import claim_problem
 from gpuplane.node.model.claims import PreparedClaim, PreparedDevice
 from gpuplane.node.model.inspection import ClaimDevice, ClaimShown
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import CLAIM_REQUESTS, RefusedClaim
+from gpuplane.node.model.status import CLAIM_REQUESTS_PART, RefusedClaim
 
 
 def report_claims(snapshot: Snapshot) -> tuple[ClaimShown, ...]:
     """The prepared claims, then those that were refused; each in the order of their names."""
     indices = {gpu.uuid: str(gpu.index) for gpu in snapshot.gpus}
-    status = snapshot.statuses.of(CLAIM_REQUESTS)
+    status = snapshot.statuses.of(CLAIM_REQUESTS_PART)
     prepared = [_prepared(snapshot, uid, each, indices) for uid, each in (snapshot.ledger.claims or {}).items()]
     refused = [
         _refused(uid, each)

@@ -19,7 +19,7 @@ from gpuplane.node.core.requests import node_requests
 from gpuplane.node.core.serving import standby_reason
 from gpuplane.node.model.partitions import GpuProgress, PartitionsProgress, ProgressState
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import DRIVER
+from gpuplane.node.model.status import DRIVER_PART
 from gpuplane.node.model.views import NodeCondition
 
 MIG_CONDITION = "gpuplane.io/MIGReady"
@@ -45,7 +45,7 @@ def state_label(snapshot: Snapshot) -> MigState | None:
     progress = partitions_progress(snapshot)
     if progress is not None:
         return mig_state(progress)
-    driver = snapshot.statuses.of(DRIVER)  # the GPUs are not known: in a moment, or not for long
+    driver = snapshot.statuses.of(DRIVER_PART)  # the GPUs are not known: in a moment, or not for long
     return "pending" if driver is not None and driver.state == "failing" else None
 
 

@@ -31,7 +31,7 @@ from gpuplane.node.core.serving import standby_reason
 from gpuplane.node.model.config import Config
 from gpuplane.node.model.health import DeviceHealth
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CONFIG, DRIVER, KUBELET_LOCK, SLICES, AnyPart, Statuses
+from gpuplane.node.model.status import CONFIG_PART, DRIVER_PART, KUBELET_LOCK_PART, SLICES_PART, AnyPart, Statuses
 from gpuplane.node.model.views import News, Offer, OfferedDevice, Reason, Resource
 
 READY_TO_TAKE_OVER_TEXT = "ready to take over"
@@ -42,13 +42,13 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
     """What is worth saying, once, about two snapshots that follow each other."""
     if driver_release_requester(before) != driver_release_requester(after):
         why = driver_release_reason(after)
-        yield _part_news("info", DRIVER, f"released: {why}" if why else "resumed")
+        yield _part_news("info", DRIVER_PART, f"released: {why}" if why else "resumed")
     if is_ready_to_take_over(after) and not is_ready_to_take_over(before):
-        yield _part_news("info", KUBELET_LOCK, READY_TO_TAKE_OVER_TEXT)
+        yield _part_news("info", KUBELET_LOCK_PART, READY_TO_TAKE_OVER_TEXT)
     if before.statuses is not after.statuses:
         yield from _status_news(before.statuses, after.statuses)
     if _only_warnings(before.config) != _only_warnings(after.config):
-        yield from (_part_news("warning", CONFIG, each) for each in after.config.warnings)
+        yield from (_part_news("warning", CONFIG_PART, each) for each in after.config.warnings)
     if before.ledger.health is not after.ledger.health:
         yield from _health_news(before, after)
     yield from strategy.strategy_news(before, after)
@@ -61,7 +61,7 @@ def news(before: Snapshot, after: Snapshot) -> Iterator[News]:
         yield from _waiting_news(before, after)
         yield from _resource_news(old, new, awaited | awaits)
     if (twice := devices_offered_twice(after)) and not devices_offered_twice(before):
-        subject = LogSubject(part=SLICES.name, devices=device_uuids_or_indices(twice))
+        subject = LogSubject(part=SLICES_PART.name, devices=device_uuids_or_indices(twice))
         yield News("warning", _describe_news_devices(twice), OFFERED_TWICE_TEXT, subject)
     if awaited and not awaits and not standby_reason(after):
         yield from (_count_news(each) for each in new.resources)
@@ -170,7 +170,7 @@ def _waiting_news(before: Snapshot, after: Snapshot) -> Iterator[News]:
 def _waiting_text(snapshot: Snapshot) -> str:
     part, machine = part_with_missing_information(snapshot), snapshot.machine
     status = snapshot.statuses.get(part) if part is not None else None
-    uncounted = part == DRIVER and machine is not None  # a look that fails comes before the status that says why
+    uncounted = part == DRIVER_PART and machine is not None  # a look that fails comes before the status that says why
     if part is not None and (uncounted or (status is not None and status.state != "ok")):
         inspect = command_line(INSPECT, snapshot.state_dir)
         return f"waiting for the part {part.name}; to see why, run {inspect} or read the log lines of this part"

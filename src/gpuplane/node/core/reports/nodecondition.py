@@ -21,7 +21,7 @@ from gpuplane.node.core.serving import standby_reason
 from gpuplane.node.core.view import view, without_allocations
 from gpuplane.node.model.machine import Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CONFIG, DRIVER
+from gpuplane.node.model.status import CONFIG_PART, DRIVER_PART
 from gpuplane.node.model.views import Availability, NodeCondition, Reason
 
 MAX_MESSAGE_CHARACTERS = 1000
@@ -44,7 +44,7 @@ NODE_DEVICE_NAME: DeviceName = ("", "")
 
 def is_machine_and_config_settled(snapshot: Snapshot) -> bool:
     """Whether enough is known to judge by: the machine was looked at, and the configuration says what counts."""
-    config = snapshot.statuses.of(CONFIG)
+    config = snapshot.statuses.of(CONFIG_PART)
     settled = snapshot.config.settings is not None or (config is not None and config.state == "failing")
     return snapshot.machine is not None and settled
 
@@ -94,14 +94,14 @@ def reason_name_of_kind(name: str, device: str) -> str:
 
 
 def _gpu_condition_reason_name(reason: Reason) -> str:
-    of_node = bool(reason.part == DRIVER.name and reason.is_fault and not reason.faulty_device)
+    of_node = bool(reason.part == DRIVER_PART.name and reason.is_fault and not reason.faulty_device)
     if reason.kind == "degraded":
         return "DriverFailing" if of_node else "GPUDegraded"
     if reason.kind != "problem":
         return ""
     if of_node:
         return "DriverFailing"
-    return "GPUUnhealthy" if reason.faulty_device or reason.part == DRIVER.name else "GPUUnavailable"
+    return "GPUUnhealthy" if reason.faulty_device or reason.part == DRIVER_PART.name else "GPUUnavailable"
 
 
 def _condition_causes(
@@ -118,11 +118,11 @@ def _device_reasons(snapshot: Snapshot, units: tuple[Availability, ...]) -> Iter
     """(device, reason) of all that is worth saying: what keeps devices from being given out, each by the device whose
     fault it is; and what else health has found."""
     if not is_machine_and_config_settled(snapshot):
-        driver = snapshot.statuses.of(DRIVER)
+        driver = snapshot.statuses.of(DRIVER_PART)
         if snapshot.machine is None and driver is not None and driver.state == "failing":
             yield (
                 NODE_DEVICE_NAME,
-                Reason(kind="problem", text=driver.text, part=DRIVER.name, code=driver.code or "driver-failed"),
+                Reason(kind="problem", text=driver.text, part=DRIVER_PART.name, code=driver.code or "driver-failed"),
             )
         return
     names, said = _index_by_uuid(snapshot.machine), set[tuple[str, ...]]()

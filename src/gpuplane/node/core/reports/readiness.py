@@ -17,7 +17,7 @@ from gpuplane.node.core.requests import driver_release_reason
 from gpuplane.node.core.serving import standby_reason
 from gpuplane.node.model.reasons import Reason
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import DRIVER
+from gpuplane.node.model.status import DRIVER_PART
 
 
 def not_ready_reason(snapshot: Snapshot) -> Reason | None:
@@ -34,7 +34,7 @@ def not_ready_reason(snapshot: Snapshot) -> Reason | None:
     One that stands by is ready when it has all that it needs to take over: a rollout that puts it beside the old agent
     ends that one then, and no sooner.
     """
-    driver = snapshot.statuses.of(DRIVER)
+    driver = snapshot.statuses.of(DRIVER_PART)
     gpus_are_away = (
         bool(driver_release_reason(snapshot) or (driver is not None and driver.state == "failing"))
         if snapshot.machine is None

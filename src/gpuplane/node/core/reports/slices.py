@@ -4,12 +4,12 @@ from gpuplane.node.core.dra.slices import resource_slices
 from gpuplane.node.model.inspection import VERSION, SliceShown, SlicesShown, SliceState, TaintShown
 from gpuplane.node.model.resourceslices import ResourceSlice
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import SLICES, SlicesStatus
+from gpuplane.node.model.status import SLICES_PART, SlicesStatus
 
 
 def report_slices(snapshot: Snapshot, node: str, *, is_published: bool) -> SlicesShown:
     """The slices of the node of this name. `is_published`: an agent publishes them."""
-    status = snapshot.statuses.of(SLICES) or SlicesStatus("waiting")
+    status = snapshot.statuses.of(SLICES_PART) or SlicesStatus("waiting")
     slices = resource_slices(snapshot, node) or ()
     settings = snapshot.config.settings
     return SlicesShown(

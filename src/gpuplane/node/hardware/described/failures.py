@@ -23,7 +23,7 @@ from gpuplane.node.hardware.nvidia.driver.errors import (
 )
 from gpuplane.node.model.facts import MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Fault, Gpu, InjectedFailure, Machine, MachineFile, MigDevice
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from gpuplane.node.model.telemetry import SamplingRequest
 
 INIT_CALLS = ("nvmlInit", "nvmlInitWithFlags", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount")
@@ -83,14 +83,14 @@ def observed_facts(
     gpus = machine.gpus and tuple(_shown(gpu, file, seen, sampling) for gpu in machine.gpus)
     return [
         MachineObserved(machine.but(gpus=gpus)),
-        StatusChanged(DRIVER, DriverStatus("ok", f"described by {name}")),
+        StatusChanged(DRIVER_PART, DriverStatus("ok", f"described by {name}")),
     ]
 
 
 def _failing(machine: Machine, fault: Fault) -> list[StatusChanged[DriverStatus] | MachineObserved]:
     return [
         MachineObserved(machine.but(gpus=None, faults=(*machine.faults, fault))),
-        StatusChanged(DRIVER, DriverStatus("failing", fault.message, fault.code)),
+        StatusChanged(DRIVER_PART, DriverStatus("failing", fault.message, fault.code)),
     ]
 
 

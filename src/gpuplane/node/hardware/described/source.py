@@ -40,7 +40,7 @@ from gpuplane.node.model.facts import (
 )
 from gpuplane.node.model.machine import Fault, Gpu, GpuProcess, Machine, MachineFile, Mig
 from gpuplane.node.model.partitions import PartitionChange
-from gpuplane.node.model.status import DRIVER, MACHINE_FILE, DriverStatus, Status
+from gpuplane.node.model.status import DRIVER_PART, MACHINE_FILE_PART, DriverStatus, Status
 from gpuplane.node.model.telemetry import Sample, SamplingRequest
 
 FACTS_PER_TURN = 16
@@ -168,12 +168,12 @@ class Described:
     def _now(self) -> Iterator[Fact]:
         pending, self._pending = self._pending, []  # what comes while this is told is told after the look that shows it
         if not self._wanted:
-            yield StatusChanged(DRIVER, DriverStatus("waiting", "released", released=True))
+            yield StatusChanged(DRIVER_PART, DriverStatus("waiting", "released", released=True))
         elif self._good:
             yield from self._good
-            yield StatusChanged(MACHINE_FILE, self._file)
+            yield StatusChanged(MACHINE_FILE_PART, self._file)
         elif self._file is not None:
-            yield StatusChanged(DRIVER, DriverStatus("failing", self._file.text))
+            yield StatusChanged(DRIVER_PART, DriverStatus("failing", self._file.text))
         self._counted |= self._wanted and any(
             isinstance(fact, MachineObserved) and fact.machine.gpus is not None for fact in self._good
         )

@@ -24,7 +24,7 @@ from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.machine import DeviceNodeStat
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import DEVICE_NODES
+from gpuplane.node.model.status import DEVICE_NODES_PART
 
 MAX_RETRY_INTERVAL = 60.0
 """Seconds between two tries where they fail."""
@@ -42,12 +42,12 @@ async def keep_device_nodes(node: Node, root: Path, every: float = 5.0) -> None:
     pauses, made = Backoff(every, MAX_RETRY_INTERVAL), tuple[str, ...]()
     while True:
         if (wanted := desired_nodes(node.snapshot)) is None:
-            node.apply(StatusChanged(DEVICE_NODES, None))
+            node.apply(StatusChanged(DEVICE_NODES_PART, None))
             pauses.after(well=True)
         else:
             found = await asyncio.to_thread(reconcile_device_nodes, root, wanted)
             made = tuple(dict.fromkeys((*made, *found.created)))
-            node.apply(StatusChanged(DEVICE_NODES, nodes_status(found.but(created=made))))
+            node.apply(StatusChanged(DEVICE_NODES_PART, nodes_status(found.but(created=made))))
             pauses.after(well=not found.problem)
         await node.wait_until(partial(_another, wanted), pauses.seconds)
 

@@ -20,7 +20,7 @@ from gpuplane.node.hardware.nvidia.settings import Timing
 from gpuplane.node.hardware.nvidia.state import RELEASED_FAULT, DriverState
 from gpuplane.node.model.facts import MachineObserved, PartitionChangeFinished, StatusChanged
 from gpuplane.node.model.machine import Fault
-from gpuplane.node.model.status import DRIVER, DRIVER_PROCESS, DriverStatus, Status
+from gpuplane.node.model.status import DRIVER_PART, DRIVER_PROCESS_PART, DriverStatus, Status
 from gpuplane.node.model.telemetry import Sample
 
 OBSTACLE_CHECK_INTERVAL = 1.0
@@ -91,10 +91,10 @@ class Observer:
                     state.tell_failed(Fault(code="driver-hang", message=obstacle.text))
                 if not state.reset_text:
                     self._changes.fail_all(obstacle.text)
-                state.tell(StatusChanged(DRIVER, obstacle))
+                state.tell(StatusChanged(DRIVER_PART, obstacle))
             elif now >= state.resting_until:
                 if was_released:
-                    state.tell(StatusChanged(DRIVER, DriverStatus("waiting", "the agent loads the driver again")))
+                    state.tell(StatusChanged(DRIVER_PART, DriverStatus("waiting", "the agent loads the driver again")))
                 return
             state.changed.clear()
             with suppress(TimeoutError):
@@ -125,7 +125,7 @@ class Observer:
         elif isinstance(message, PartitionChangeFinished):
             self._changes.pass_on(message)
         elif isinstance(message, DriverStatusChanged):
-            self._state.tell(StatusChanged(DRIVER, message.status))
+            self._state.tell(StatusChanged(DRIVER_PART, message.status))
         elif isinstance(message, MachineObserved) and message.machine.gpus is not None:
             self._processes.hangs = 0
             if not self._state.is_outdated(message.machine.gpus):
@@ -142,7 +142,7 @@ class Observer:
             reason = (
                 f"process {process.pid} gets too little CPU: observations come late, and the agent uses the last one"
             )
-            self._state.tell(StatusChanged(DRIVER_PROCESS, Status("waiting", reason) if is_starved else None))
+            self._state.tell(StatusChanged(DRIVER_PROCESS_PART, Status("waiting", reason) if is_starved else None))
 
     def _judge(self, process: DriverProcess) -> None:
         """Say what an end that was not wanted was about."""

@@ -10,7 +10,7 @@ from gpuplane.node.hardware.nvidia.driver.channel import SkippedGpu
 from gpuplane.node.hardware.nvidia.gpubackoff import GpuBackoffs, back_off, end_back_off, skipped_gpus
 from gpuplane.node.model.facts import Fact, MachineObserved, StatusChanged
 from gpuplane.node.model.machine import Fault, Gpu, Machine
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 
 BACK_OFF_FAULTS = ("gpu-hang", "gpu-crash")
 """Codes of the faults because of which GPUs are skipped."""
@@ -40,7 +40,7 @@ class DriverState:
     def tell_failed(self, fault: Fault) -> None:
         """The driver as a whole fails: the last observation stays, for as long as the fault catalogue allows it."""
         self.tell(MachineObserved(self.machine.but(gpus=None, faults=(fault,))))
-        self.tell(StatusChanged(DRIVER, DriverStatus("failing", fault.message, fault.code)))
+        self.tell(StatusChanged(DRIVER_PART, DriverStatus("failing", fault.message, fault.code)))
 
     def use_again(self) -> None:
         """The driver is wanted again after it was released. No GPU is skipped: it may have been reset."""

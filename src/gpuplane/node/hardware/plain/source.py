@@ -14,7 +14,7 @@ from gpuplane.base import strict
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.model.facts import DevicesObserved, Fact, StatusChanged
 from gpuplane.node.model.machine import Device, DeviceList, Fault, MachineFile
-from gpuplane.node.model.status import DEVICES_FILE, Part, Status
+from gpuplane.node.model.status import DEVICES_FILE_PART, Part, Status
 
 OBSERVATION_INTERVAL = 1.0
 """Seconds between two looks at the device nodes of a real node."""
@@ -46,7 +46,7 @@ class PlainDevices:
                         told[kind] = seen
                         yield DevicesObserved(kind, seen)
                 if self._root is not None and self._problem is not None:
-                    yield StatusChanged(DEVICES_FILE, Status("failing" if self._problem else "ok", self._problem))
+                    yield StatusChanged(DEVICES_FILE_PART, Status("failing" if self._problem else "ok", self._problem))
                 await self._wait()
             reading.result()
         finally:

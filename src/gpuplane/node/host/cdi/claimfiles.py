@@ -34,7 +34,7 @@ from gpuplane.node.model.encoding import format_json
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CLAIM_FILES, ClaimFilesStatus, PartState
+from gpuplane.node.model.status import CLAIM_FILES_PART, ClaimFilesStatus, PartState
 
 NO_CLAIMS: Mapping[str, PreparedClaim] = {}
 
@@ -101,14 +101,14 @@ class _Keeper:
         problems = await asyncio.to_thread(self._reconcile, wanted)
         settings = self.node.snapshot.config.settings
         is_used = problems or wanted.claims or self.files or (settings is not None and settings.dra.enabled)
-        if not is_used and CLAIM_FILES not in self.node.snapshot.statuses:
+        if not is_used and CLAIM_FILES_PART not in self.node.snapshot.statuses:
             return True  # this node has no claims
         text = join("; ", [*problems.values()] or [f"{self.directory}: {format_count(len(self.files), 'claim')}"])
         found = {uid: spec_fingerprint(seen.spec) for uid, seen in self.files.items() if seen.spec is not None}
         root = str(metadata_directory(self.plugins, wanted.driver)) if self.plugins is not None else ""
         state: PartState = "failing" if problems else "ok"
         status = ClaimFilesStatus(state, text, fingerprints=found, problems=problems, metadata_root=root)
-        self.node.apply(StatusChanged(CLAIM_FILES, status))
+        self.node.apply(StatusChanged(CLAIM_FILES_PART, status))
         return not problems
 
     def _reconcile(self, wanted: WantedClaimFiles) -> dict[str, Text]:

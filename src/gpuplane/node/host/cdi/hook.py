@@ -11,7 +11,7 @@ from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CDI_HOOK, CdiHookStatus
+from gpuplane.node.model.status import CDI_HOOK_PART, CdiHookStatus
 
 HOOK_PATH = Path("/opt/gpuplane/bin/gpuplane-hook")
 
@@ -25,7 +25,7 @@ async def watch_hook(node: Node, path: Path, driver_root: Path | None, every: fl
     while True:
         settings = node.snapshot.config.settings
         node.apply(
-            StatusChanged(CDI_HOOK, _with_consequence(hook_status(path, _host(settings, driver_root)), settings))
+            StatusChanged(CDI_HOOK_PART, _with_consequence(hook_status(path, _host(settings, driver_root)), settings))
         )
         await node.wait_until(partial(_another, settings), every)
 

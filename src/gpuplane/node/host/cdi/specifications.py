@@ -35,7 +35,7 @@ from gpuplane.node.model.cdi import Spec
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CDI_FILES, CdiFilesStatus, PartState
+from gpuplane.node.model.status import CDI_FILES_PART, CdiFilesStatus, PartState
 
 IDLE_INTERVAL_FACTOR = 5
 """Looks in whose place there is one while nothing is wanted: of what is there then, some is let go of at the most."""
@@ -53,10 +53,12 @@ async def keep_specifications(
 
     `driver_root`: where this process sees the driver's root; None where it does not.
     """
-    if CDI_FILES not in node.snapshot.statuses:  # else this part has been restarted, and its last status still holds
+    if (
+        CDI_FILES_PART not in node.snapshot.statuses
+    ):  # else this part has been restarted, and its last status still holds
         node.apply(
             StatusChanged(
-                CDI_FILES, CdiFilesStatus("waiting", "the agent does not know yet which CDI files are needed")
+                CDI_FILES_PART, CdiFilesStatus("waiting", "the agent does not know yet which CDI files are needed")
             )
         )
     async with asyncio.TaskGroup() as group:
@@ -110,7 +112,9 @@ class SpecificationKeeper:
         specs = disk.our_specs(self.files).values()
         text = join("; ", problems or [f"{self.directory}: {summarize_specs(specs)}", *spec_notes(self.node.snapshot)])
         state: PartState = "failing" if problems else "ok"
-        self.node.apply(StatusChanged(CDI_FILES, CdiFilesStatus(state, text, fingerprints=spec_fingerprints(specs))))
+        self.node.apply(
+            StatusChanged(CDI_FILES_PART, CdiFilesStatus(state, text, fingerprints=spec_fingerprints(specs)))
+        )
         self.done = None if problems else given
         return not problems
 

@@ -15,7 +15,7 @@ from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.mps import SupervisorStatus, WantedDaemons
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import MPS_COMPUTE_MODES, MPS_REQUESTS, AnyPart, Status
+from gpuplane.node.model.status import MPS_COMPUTE_MODES_PART, MPS_REQUESTS_PART, AnyPart, Status
 
 IDLE_CHECK_INTERVAL = 2.0
 """Seconds between two looks for a supervisor's word while no daemon is wanted and none is known."""
@@ -58,10 +58,10 @@ def _try(node: Node, path: Path, wanted: WantedDaemons) -> Mapping[Path, WantedD
             f"{error.filename or path}: {error.strerror}: the agent cannot send the supervisor the list of "
             "needed daemons"
         )
-        node.apply(StatusChanged(MPS_REQUESTS, Status("failing", reason)))
+        node.apply(StatusChanged(MPS_REQUESTS_PART, Status("failing", reason)))
         return {}
-    if MPS_REQUESTS in node.snapshot.statuses:
-        node.apply(StatusChanged(MPS_REQUESTS, None))
+    if MPS_REQUESTS_PART in node.snapshot.statuses:
+        node.apply(StatusChanged(MPS_REQUESTS_PART, None))
     return {path: wanted}
 
 
@@ -96,7 +96,7 @@ def _read_statuses(
     where = str(path.parent.parent)
     if not (reason := _risk(path.parent)):
         return part_statuses(wanted, _status(path), where, now)
-    heard = {MPS_COMPUTE_MODES: told[MPS_COMPUTE_MODES]} if MPS_COMPUTE_MODES in told else {}
+    heard = {MPS_COMPUTE_MODES_PART: told[MPS_COMPUTE_MODES_PART]} if MPS_COMPUTE_MODES_PART in told else {}
     silent = part_statuses(wanted, None, where, now)
     return {
         **heard,

@@ -50,7 +50,7 @@ from gpuplane.node.kubelet.sockets import (
 )
 from gpuplane.node.model.facts import StatusChanged
 from gpuplane.node.model.node import Node
-from gpuplane.node.model.status import DRA_PLUGIN, PartState, Status
+from gpuplane.node.model.status import DRA_PLUGIN_PART, PartState, Status
 
 REGISTRATION_DIRECTORY, PLUGIN_DIRECTORY = "plugins_registry", "plugins"  # below kubelet's directory
 PLUGIN_TYPE = "DRAPlugin"
@@ -123,7 +123,7 @@ async def register_driver(
             await asyncio.sleep(pauses.seconds)
             pauses.after(well=False)
     finally:
-        node.apply(StatusChanged(DRA_PLUGIN, None))
+        node.apply(StatusChanged(DRA_PLUGIN_PART, None))
 
 
 class Driver(RegistrationServicer):
@@ -224,7 +224,7 @@ class Driver(RegistrationServicer):
         return None
 
     def _report(self, state: PartState, reason: str) -> None:
-        self.node.apply(StatusChanged(DRA_PLUGIN, Status(state, reason)))
+        self.node.apply(StatusChanged(DRA_PLUGIN_PART, Status(state, reason)))
 
 
 def _describe(error: OSError, path: Path) -> str:

@@ -39,7 +39,7 @@ from gpuplane.node.model.facts import ClaimPrepareRequested, ClaimUnprepareReque
 from gpuplane.node.model.node import Node
 from gpuplane.node.model.reasons import Reason, ReasonCode
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CLAIM_REQUESTS, DRA_PLUGIN, ClaimRequestsStatus, RefusedClaim
+from gpuplane.node.model.status import CLAIM_REQUESTS_PART, DRA_PLUGIN_PART, ClaimRequestsStatus, RefusedClaim
 
 DEADLINE = 40.0  # seconds until a claim is answered; kubelet waits 45 s
 HELD_PATIENCE = 12.0
@@ -52,7 +52,7 @@ MOST_CLAIMS = 128
 LONGEST_ERROR = 1000  # characters
 MOST_REFUSED = 64  # claims that are remembered as refused
 REFUSED_CLAIM_KEPT_SECONDS = 600.0  # seconds; kubelet asks again after 70 to 90 s (observed on kubelet 1.36.2)
-SUBJECT = LogSubject(part=DRA_PLUGIN.name)
+SUBJECT = LogSubject(part=DRA_PLUGIN_PART.name)
 log = logging.getLogger(__name__)
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -97,7 +97,7 @@ class Claims:
 
     def _report_refused(self, answered: Collection[str], refused: Mapping[str, RefusedClaim]) -> None:
         """Report which claims kubelet asks for in vain: these, of those that were just answered."""
-        status = self.node.snapshot.statuses.of(CLAIM_REQUESTS)
+        status = self.node.snapshot.statuses.of(CLAIM_REQUESTS_PART)
         before = status.refused if status is not None else {}
         oldest = self.node.now() - REFUSED_CLAIM_KEPT_SECONDS
         kept = {uid: each for uid, each in before.items() if uid not in answered and each.asked_at > oldest}
@@ -106,11 +106,11 @@ class Claims:
             shown = ClaimRequestsStatus(
                 "ok", "kubelet asks for claims that are refused: see gpuplane claims", refused=left
             )
-            self.node.apply(StatusChanged(CLAIM_REQUESTS, shown if left else None))
+            self.node.apply(StatusChanged(CLAIM_REQUESTS_PART, shown if left else None))
 
     def forget_refused(self) -> None:
         """Report none: kubelet's requests are answered no more."""
-        self.node.apply(StatusChanged(CLAIM_REQUESTS, None))
+        self.node.apply(StatusChanged(CLAIM_REQUESTS_PART, None))
 
     async def _answer_each(
         self, method: str, failure: ReasonCode, claims: Iterable[ClaimName], answer: Callable[[ClaimName], Awaitable[A]]

@@ -21,7 +21,7 @@ from gpuplane.node.hardware.nvidia.devicenodes import keep_device_nodes, reconci
 from gpuplane.node.model.facts import DriverReleaseRequested, MachineObserved
 from gpuplane.node.model.machine import DeviceNodeStat, Gpu, Machine
 from gpuplane.node.model.snapshot import DriverRelease, Snapshot
-from gpuplane.node.model.status import DEVICE_NODES, Status
+from gpuplane.node.model.status import DEVICE_NODES_PART, Status
 from tests.lengths import length
 from tests.node.hardware.nvidia.devicenodes.world import DEVICES, host, node, parameters, standing
 from tests.texts import as_shown
@@ -220,11 +220,11 @@ async def test_the_part_makes_what_a_look_shows_to_be_missing_and_says_so(root: 
 
     async def stands(reason: str | None) -> Status | None:
         def there(snapshot: Snapshot) -> bool:
-            found = snapshot.statuses.of(DEVICE_NODES)
+            found = snapshot.statuses.of(DEVICE_NODES_PART)
             return found is None if reason is None else found is not None and reason in as_shown(found.text)
 
         assert await told.wait_until(there, 60), told.snapshot.statuses
-        return told.snapshot.statuses.of(DEVICE_NODES)
+        return told.snapshot.statuses.of(DEVICE_NODES_PART)
 
     numbers = {CTL: DeviceNodeStat(195, 255), UVM: DeviceNodeStat(511, 0), "/dev/nvidia0": DeviceNodeStat(195, 0)}
     machine = Machine(gpus=(Gpu(index=0, uuid="GPU-0", device_nodes=("/dev/nvidia0",)),), device_node_stats=numbers)

@@ -18,7 +18,7 @@ from gpuplane.node.hardware.nvidia.driver.channel import DriverOptions
 from gpuplane.node.hardware.nvidia.driverprocess import DriverProcess, WaitingProcess
 from gpuplane.node.model.facts import MachineObserved, ObserveMachine, ProbeGpu, StatusChanged
 from gpuplane.node.model.machine import InjectedFailure, Machine, MachineFile
-from gpuplane.node.model.status import DRIVER, DriverStatus
+from gpuplane.node.model.status import DRIVER_PART, DriverStatus
 from tests.lengths import length
 from tests.node.core.health.world import trouble
 from tests.node.hardware.nvidia.driver.machines import changed
@@ -209,7 +209,7 @@ async def test_a_driver_that_crashes_while_it_waits_keeps_its_last_look(
         ended = DriverStatus(
             "failing", "the agent's driver process failed in nvmlEventSetWait: SIGSEGV", code="driver-crash"
         )
-        assert StatusChanged(DRIVER, ended) in watch.facts
+        assert StatusChanged(DRIVER_PART, ended) in watch.facts
 
         standin.describe(rich)
         await watch.until(whole)
@@ -387,7 +387,7 @@ from pathlib import Path
 from random import Random
 from gpuplane.node.hardware.nvidia.settings import DriverLocation
 from gpuplane.node.hardware.nvidia.source import Nvidia
-from gpuplane.node.model.status import DRIVER, Status
+from gpuplane.node.model.status import DRIVER_PART, Status
 
 async def main():
     hardware = Nvidia(DriverLocation(library=Path({library!r}), root=Path({root!r})))

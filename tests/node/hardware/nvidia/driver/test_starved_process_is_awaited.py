@@ -13,7 +13,7 @@ from gpuplane.node.hardware.nvidia.process import Process, start_process
 from gpuplane.node.hardware.nvidia.schedstat import CpuAccess
 from gpuplane.node.model.facts import MachineObserved
 from gpuplane.node.model.machine import InjectedFailure, MachineFile
-from gpuplane.node.model.status import DRIVER_PROCESS
+from gpuplane.node.model.status import DRIVER_PROCESS_PART
 from tests.node.hardware.nvidia.driver.processes import state
 from tests.node.hardware.nvidia.driver.standin import StandIn
 from tests.node.hardware.nvidia.driver.test_process import Starts, driver_faults, starts, whole
@@ -127,16 +127,16 @@ async def test_a_driver_process_that_gets_no_cpu_is_no_fault_of_anybody(
         await watch.until(whole)
         with starved(starts.children[0].pid):
             async with asyncio.timeout(60):
-                while DRIVER_PROCESS not in watch.node.snapshot.statuses:
+                while DRIVER_PROCESS_PART not in watch.node.snapshot.statuses:
                     await asyncio.sleep(0.05)
-            told = watch.node.snapshot.statuses[DRIVER_PROCESS].text
+            told = watch.node.snapshot.statuses[DRIVER_PROCESS_PART].text
             until = time.monotonic() + LONG
             while time.monotonic() < until:
                 await asyncio.sleep(0.1)
                 assert (driver_faults(watch), watch.codes()) == ([], [[]] * 5)
                 assert watch.driver()[0] == "ok"
         assert f"process {starts.children[0].pid} " in as_shown(told)
-        await watch.until(lambda watch: DRIVER_PROCESS not in watch.node.snapshot.statuses)
+        await watch.until(lambda watch: DRIVER_PROCESS_PART not in watch.node.snapshot.statuses)
         assert len(starts.children) == 1
 
 

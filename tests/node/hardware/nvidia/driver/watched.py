@@ -12,7 +12,7 @@ from gpuplane.node.hardware.nvidia.source import Nvidia
 from gpuplane.node.model.facts import Fact, FaultOccurred, ProbeFinished, ProbeGpu, StatusChanged
 from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import DRIVER
+from gpuplane.node.model.status import DRIVER_PART
 from tests.node.hardware.nvidia.driver.standin import StandIn
 from tests.texts import as_shown
 
@@ -77,7 +77,7 @@ class Watched:
 
     def driver(self) -> tuple[str, str]:
         """How the driver stands: (standing, reason)."""
-        condition = self.node.snapshot.statuses.of(DRIVER)
+        condition = self.node.snapshot.statuses.of(DRIVER_PART)
         return (condition.state, as_shown(condition.text)) if condition else ("", "")
 
     def starts(self) -> int:

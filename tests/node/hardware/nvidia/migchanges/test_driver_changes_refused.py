@@ -18,7 +18,7 @@ from gpuplane.node.model.facts import (
     StatusChanged,
 )
 from gpuplane.node.model.partitions import CreateGpuInstance, GpuUser, PartitionChange, ResetGpu, SetMigMode
-from gpuplane.node.model.status import DRIVER
+from gpuplane.node.model.status import DRIVER_PART
 from tests.node.hardware.nvidia.driver.processes import family, opened
 from tests.node.hardware.nvidia.driver.standin import StandIn
 from tests.node.hardware.nvidia.driver.watched import Watched, watched
@@ -175,7 +175,7 @@ async def test_nobody_of_ours_has_a_gpu_open_while_one_is_reset(watch: Watched, 
 
 
 def _is_waiting(fact: Fact) -> bool:
-    if not isinstance(fact, StatusChanged) or fact.part != DRIVER or fact.status is None:
+    if not isinstance(fact, StatusChanged) or fact.part != DRIVER_PART or fact.status is None:
         return False
     return bool(fact.status.state == "waiting")
 
@@ -253,7 +253,7 @@ async def test_a_driver_that_cannot_be_used_answers(standin: StandIn) -> None:
         told = await made(watch, HOPPER, ON)
 
     assert told.problem == "failed"
-    assert DRIVER in {each.part for each in watch.facts if isinstance(each, StatusChanged)}
+    assert DRIVER_PART in {each.part for each in watch.facts if isinstance(each, StatusChanged)}
 
 
 def test_a_search_names_no_more_than_it_knows(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from gpuplane.node.model.config import Settings
 from gpuplane.node.model.machine import NVIDIA_GPU, DeviceList, Machine
 from gpuplane.node.model.reasons import ReasonCode
 from gpuplane.node.model.snapshot import Allocation, Snapshot
-from gpuplane.node.model.status import CDI_FILES, AnyPart, CdiConflictStatus, Part, cdi_conflict_part
+from gpuplane.node.model.status import CDI_FILES_PART, AnyPart, CdiConflictStatus, Part, cdi_conflict_part
 from gpuplane.node.model.views import Reason, Unit
 
 GPU_KIND = f"{VENDOR}/gpu"
@@ -331,7 +331,7 @@ def _needed_fingerprints(specs_by_kind: Mapping[str, SpecBuildResult]) -> _Neede
     )
 
 
-def _cdi_problem_reason(code: ReasonCode, why: Text, part: AnyPart = CDI_FILES) -> Reason:
+def _cdi_problem_reason(code: ReasonCode, why: Text, part: AnyPart = CDI_FILES_PART) -> Reason:
     return Reason(kind="problem", text=f"CDI: {why}", part=part.name, code=code)
 
 
@@ -348,22 +348,22 @@ def _not_on_disk_reason(
         if name in foreign:
             why = f"{foreign[name]} defines {name} too: {CONFLICT_ADVICE}"
             return _cdi_problem_reason("cdi-conflict", why, cdi_conflict_part(foreign[name]))
-    status, current = snapshot.statuses[CDI_FILES], condition.fingerprints_on_disk(snapshot)
+    status, current = snapshot.statuses[CDI_FILES_PART], condition.fingerprints_on_disk(snapshot)
     refused = status.state == "failing"
     if current.issuperset(fingerprints.values()) and (not refused or current >= common_edits_fingerprints):
         return None
     if refused:
         return _cdi_problem_reason("cdi-write-failed", status.text)
-    return Reason(kind="waiting", text=BEING_WRITTEN_TEXT, part=CDI_FILES.name, code="cdi-not-written")
+    return Reason(kind="waiting", text=BEING_WRITTEN_TEXT, part=CDI_FILES_PART.name, code="cdi-not-written")
 
 
 def is_first_write_pending(snapshot: Snapshot) -> bool:
     """Whether the files are still to be written for the first time: until then no device can be allocated by CDI."""
-    return bool(desired_specs(snapshot)) and snapshot.statuses[CDI_FILES].state == "waiting"
+    return bool(desired_specs(snapshot)) and snapshot.statuses[CDI_FILES_PART].state == "waiting"
 
 
 def cdi_write_failed_reason(snapshot: Snapshot) -> Reason | None:
     """Why the desired files are not on disk; None if they are, or if no CDI strategy is in force."""
-    status = snapshot.statuses.of(CDI_FILES)
+    status = snapshot.statuses.of(CDI_FILES_PART)
     failing = status is not None and status.state == "failing" and bool(desired_specs(snapshot))
     return _cdi_problem_reason("cdi-write-failed", status.text) if status is not None and failing else None

@@ -11,17 +11,17 @@ import msgspec
 from gpuplane.node.core.containers.cdi.names import qualified_name
 from gpuplane.node.model.cdi import CdiDevice, ContainerEdits, Spec
 from gpuplane.node.model.snapshot import Snapshot
-from gpuplane.node.model.status import CDI_FILES, CDI_HOOK, CdiConflictStatus
+from gpuplane.node.model.status import CDI_FILES_PART, CDI_HOOK_PART, CdiConflictStatus
 
 
 def agent_writes_specs(snapshot: Snapshot) -> bool:
     """Whether this agent writes specification files."""
-    return CDI_FILES in snapshot.statuses
+    return CDI_FILES_PART in snapshot.statuses
 
 
 def installed_hook_path(snapshot: Snapshot) -> str:
     """Our hook's path on the host; "" if it is not installed."""
-    status = snapshot.statuses.of(CDI_HOOK)
+    status = snapshot.statuses.of(CDI_HOOK_PART)
     return status.path if status is not None else ""
 
 
@@ -61,7 +61,7 @@ def _edits_digest(edits: ContainerEdits) -> str:
 
 def fingerprints_on_disk(snapshot: Snapshot) -> frozenset[str]:
     """The fingerprints of the files on disk and of their devices."""
-    status = snapshot.statuses.of(CDI_FILES)
+    status = snapshot.statuses.of(CDI_FILES_PART)
     return frozenset(status.fingerprints) if status is not None else frozenset()
 
 

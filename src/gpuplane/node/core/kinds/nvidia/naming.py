@@ -22,7 +22,7 @@ from gpuplane.node.core.kinds.nvidia.units import list_units
 from gpuplane.node.core.kinds.unitresource import UnitResource
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.machine import Machine
-from gpuplane.node.model.status import DRIVER
+from gpuplane.node.model.status import DRIVER_PART
 from gpuplane.node.model.views import Reason, Unit
 
 COMPUTE_INSTANCE_PROFILE_PATTERN = re.compile(r"\d+c\.\d+g\.")
@@ -42,7 +42,7 @@ def _start_unit_resources(units: Iterable[tuple[Unit, Reason | None]]) -> Iterat
     for unit, reason in units:
         if reason is None and unit.id in seen:
             text = f"device {seen[unit.id].index} has the same UUID"
-            reason = Reason(kind="problem", text=text, part=DRIVER.name, code="duplicate-uuid")
+            reason = Reason(kind="problem", text=text, part=DRIVER_PART.name, code="duplicate-uuid")
         seen.setdefault(unit.id, unit)
         if reason is None:
             yield UnitResource(unit=unit)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from gpuplane.base.text import Text, join
 from gpuplane.node.model.machine import Fault, Gpu, Machine, MigDevice
 from gpuplane.node.model.reasons import ReasonCode
-from gpuplane.node.model.status import DRIVER
+from gpuplane.node.model.status import DRIVER_PART
 from gpuplane.node.model.views import Reason, Unit
 
 
@@ -69,7 +69,7 @@ def _reason_if_not_reported(device: MigDevice) -> Reason | None:
 def _not_reported_reason(property_name: str, faults: Iterable[Fault]) -> Reason:
     why = join("; ", (fault.message for fault in faults))
     text = f"the driver does not report its {property_name}{': ' if why else ''}{why}"
-    return Reason(kind="problem", text=text, part=DRIVER.name, code="not-described")
+    return Reason(kind="problem", text=text, part=DRIVER_PART.name, code="not-described")
 
 
 def _excluded_by_config(code: ReasonCode, text: Text) -> Reason:

@@ -1,4 +1,4 @@
-"""What kube-controller-manager does for claims, beside the sandbox's API server: claims of pods come and go with them.
+"""What kube-controller-manager does for claims, in a cluster that has none: claims of pods come and go with them.
 
 - For a pod that names a template it makes a claim, and tells the pod the claim's name.
 - A reservation ends with its pod. With the last one the claim's allocation ends, and the finalizer of the scheduler.
@@ -8,110 +8,103 @@ Sources: pkg/controller/resourceclaim/controller.go; a claim of a template as Ku
 events, claims of workloads, extended resources.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import msgspec
+from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.sandbox.controllers import Json, change, list_objects, run_controller
 
-from gpuplane.sandbox.apiserver.controllers import run_controller, send_as_client
-from gpuplane.sandbox.apiserver.objects import Json, StatusError, parse_path
-from gpuplane.sandbox.apiserver.server import ApiServer
+if TYPE_CHECKING:
+    from gpuplane.kubernetes.client.api import ApiClient
 
 POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 """The annotation of a claim that says which claim of its pod it is."""
 DELETE_PROTECTION_FINALIZER = "resource.kubernetes.io/delete-protection"
 """The scheduler sets it before it allocates a claim."""
 GROUP_PATH = "/apis/resource.k8s.io/v1"
-PODS_PATH, CLAIMS_PATH = parse_path("/api/v1/pods"), parse_path(f"{GROUP_PATH}/resourceclaims")
 
 
-def run_claim_controller(server: ApiServer) -> AbstractAsyncContextManager[None]:
-    """Do it after each request to the server, until the block ends."""
-    return run_controller(server, settle_claims)
+def run_claim_controller(kubeconfig: Path) -> AbstractAsyncContextManager[None]:
+    """Do it until the block ends."""
+    return run_controller(kubeconfig, settle_claims)
 
 
-def settle_claims(server: ApiServer) -> bool:
-    """Do all that there is to do now; whether there was something. A claim that the server refuses is not made."""
-    wrote = False
-    while _settle_once(server):
-        wrote = True
-    return wrote
-
-
-def _settle_once(server: ApiServer) -> bool:
-    pods = list(server.objects.list(PODS_PATH))
-    made = [_make_claims(server, pod) for pod in pods if not _is_done(pod)]
+async def settle_claims(client: "ApiClient") -> None:
+    """Do all that there is to do now. A claim that the server refuses is not made. Raises ApiServerError."""
+    claims = await list_objects(client, f"{GROUP_PATH}/resourceclaims")
+    pods = await list_objects(client, "/api/v1/pods")  # after the claims: a claim's pod is older than it
+    for pod in pods:
+        if not _is_done(pod):
+            await _make_claims(client, pod, claims)
     by_uid = {pod["metadata"]["uid"]: pod for pod in pods}
-    return any([*made, *(_settle_claim(server, claim, by_uid) for claim in list(server.objects.list(CLAIMS_PATH)))])
+    for claim in claims:
+        await _settle_claim(client, claim, by_uid)
 
 
-def _make_claims(server: ApiServer, pod: Json) -> bool:
-    """Make the claims of a pod that are not there; whether one was made or told."""
+async def _make_claims(client: "ApiClient", pod: Json, claims: Sequence[Json]) -> None:
+    """Make the claims of a pod that are not there, and tell it of them."""
     wanted = [each for each in pod["spec"].get("resourceClaims") or () if each.get("resourceClaimTemplateName")]
-    names = {each["name"]: _claim_for(server, pod, each) for each in wanted}
-    statuses = [{"name": name, "resourceClaimName": claim} for name, claim in names.items() if claim]
-    if statuses == ((pod.get("status") or {}).get("resourceClaimStatuses") or []):
-        return False
-    _send(
-        server,
-        "PATCH",
-        f"{_object_path(pod, '/api/v1', 'pods')}/status",
-        {"status": {"resourceClaimStatuses": statuses}},
-    )
-    return True
+    known = {
+        each["metadata"].get("annotations", {}).get(POD_CLAIM_NAME): str(each["metadata"]["name"])
+        for each in claims
+        if _owner_uid(each) == pod["metadata"]["uid"]
+    }
+    for each in wanted:
+        if each["name"] not in known:
+            with suppress(ApiServerError):  # there is no such template, or its claim is refused
+                known[each["name"]] = await _make_claim(client, pod, each)
+    statuses = [
+        {"name": each["name"], "resourceClaimName": known[each["name"]]} for each in wanted if each["name"] in known
+    ]
+    if statuses != ((pod.get("status") or {}).get("resourceClaimStatuses") or []):
+        status = {"status": {"resourceClaimStatuses": statuses}}
+        await client.send("PATCH", f"{_object_path(pod, '/api/v1', 'pods')}/status", status)
 
 
-def _claim_for(server: ApiServer, pod: Json, wanted: Json) -> str | None:
-    """The name of a pod's claim, which is made where it is not there; None where it cannot be made."""
+async def _make_claim(client: "ApiClient", pod: Json, wanted: Json) -> str:
+    """The name of a new claim of a pod. Raises ApiServerError."""
     namespace, name, uid = (pod["metadata"][key] for key in ("namespace", "name", "uid"))
-    for each in server.objects.list(msgspec.structs.replace(CLAIMS_PATH, namespace=namespace)):
-        if (_owner_uid(each), each["metadata"].get("annotations", {}).get(POD_CLAIM_NAME)) == (uid, wanted["name"]):
-            return str(each["metadata"]["name"])
     space = f"{GROUP_PATH}/namespaces/{namespace}"
-    path = parse_path(f"{space}/resourceclaimtemplates/{wanted['resourceClaimTemplateName']}")
-    if not server.objects.has(path):
-        return None
-    template = server.objects.get(path)["spec"]
-    metadata = {key: dict(template.get("metadata", {}).get(key) or {}) for key in ("labels", "annotations")}
+    found = await client.get(f"{space}/resourceclaimtemplates/{wanted['resourceClaimTemplateName']}", Json)
+    metadata = {key: dict(found["spec"].get("metadata", {}).get(key) or {}) for key in ("labels", "annotations")}
     metadata["annotations"][POD_CLAIM_NAME] = wanted["name"]
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid, "controller": True}
     body = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaim",
         "metadata": {**metadata, "generateName": f"{name}-{wanted['name']}-", "ownerReferences": [owner]},
-        "spec": template["spec"],
+        "spec": found["spec"]["spec"],
     }
-    try:
-        return str(_send(server, "POST", f"{space}/resourceclaims", body)["metadata"]["name"])
-    except StatusError:
-        return None
+    made = await client.send("POST", f"{space}/resourceclaims", body, shape=Json)
+    return str(made["metadata"]["name"])
 
 
-def _settle_claim(server: ApiServer, claim: Json, pods: dict[str, Json]) -> bool:
-    """End what has ended of a claim; whether there was something."""
+async def _settle_claim(client: "ApiClient", claim: Json, pods: dict[str, Json]) -> None:
+    """End what has ended of a claim."""
     metadata, status = claim["metadata"], claim.get("status") or {}
     path = _object_path(claim, GROUP_PATH, "resourceclaims")
-    reserved = status.get("reservedFor") or []
+    reserved, finalizers = status.get("reservedFor") or [], metadata.get("finalizers") or []
     kept = [each for each in reserved if each["resource"] != "pods" or not _has_finished(pods.get(each["uid"]))]
-    ended, marked = len(kept) < len(reserved), bool(metadata.get("deletionTimestamp"))
-    if not kept and DELETE_PROTECTION_FINALIZER in metadata.get("finalizers", ()) and (ended or marked):
-        _send(server, "PATCH", f"{path}/status", {"status": {"reservedFor": None, "allocation": None}})
-        left = [each for each in metadata["finalizers"] if each != DELETE_PROTECTION_FINALIZER]
-        _send(server, "PATCH", path, {"metadata": {"finalizers": left or None}})
+    ended, marked, owner = len(kept) < len(reserved), bool(metadata.get("deletionTimestamp")), _owner_uid(claim)
+    goes = not kept and bool(owner) and not marked and _has_finished(pods.get(owner))
+    if not kept and DELETE_PROTECTION_FINALIZER in finalizers and (ended or marked or goes):
+        await change(client, f"{path}/status", claim, {"op": "add", "path": "/status", "value": {}})
+        left = [each for each in finalizers if each != DELETE_PROTECTION_FINALIZER]
+        claim = await client.get(path, Json)
+        await change(client, path, claim, {"op": "add", "path": "/metadata/finalizers", "value": left})
     elif ended:
-        _send(server, "PATCH", f"{path}/status", {"status": {"reservedFor": kept or None}})
-    owner = _owner_uid(claim)
-    if not kept and owner and not marked and _has_finished(pods.get(owner)):
-        with suppress(StatusError):  # it went with its finalizer
-            _send(server, "DELETE", path)
-        return True
-    return ended
+        value = {**status, "reservedFor": kept}
+        await change(client, f"{path}/status", claim, {"op": "add", "path": "/status", "value": value})
+    if goes:
+        with suppress(ApiServerError):  # it went with its finalizer
+            await client.send("DELETE", path)
 
 
 def _owner_uid(claim: Json) -> str:
     """The UID of the pod for which a claim was made; "" of none."""
-    owners: Iterator[Any] = iter(claim["metadata"].get("ownerReferences") or ())
+    owners = claim["metadata"].get("ownerReferences") or ()
     return next((str(each["uid"]) for each in owners if each["kind"] == "Pod" and each.get("controller")), "")
 
 
@@ -127,7 +120,3 @@ def _is_done(pod: Json) -> bool:
 
 def _object_path(found: Json, prefix: str, plural: str) -> str:
     return f"{prefix}/namespaces/{found['metadata']['namespace']}/{plural}/{found['metadata']['name']}"
-
-
-def _send(server: ApiServer, method: str, path: str, body: Json | None = None) -> Json:
-    return send_as_client(server, "kube-controller-manager", method, path, body)

@@ -106,8 +106,8 @@ async def cluster() -> AsyncIterator[Cluster]:
         cluster.kubelet = Kubelet(root, claims=claims, cdi_dirs=root / "cdi", dra_times=TIMES)
         await stack.enter_async_context(cluster.kubelet)
         await stack.enter_async_context(cluster.agent)
-        await stack.enter_async_context(run_claim_controller(server))
-        await stack.enter_async_context(run_scheduler(server))
+        await stack.enter_async_context(run_claim_controller(root / "kubeconfig"))
+        await stack.enter_async_context(run_scheduler(root / "kubeconfig"))
         assert await cluster.create(CLASS) == []
         await until(lambda: len(cluster.all("resourceslices")) == EIGHT)
         await cluster.kubelet.until(lambda: bool(cluster.kubelet.dra.plugins.by_driver))

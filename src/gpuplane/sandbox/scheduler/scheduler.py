@@ -1,121 +1,147 @@
-"""The scheduler beside the sandbox's API server: it writes down what is decided, as kube-scheduler does.
+"""A scheduler for a cluster that has no kube-scheduler: it writes down what `scheduling.py` decides.
 
-A claim gets the scheduler's finalizer, then its allocation and its reservation in one write; the pod gets its node by a
-binding, once every claim is ready for it; a pod that fits nowhere gets a condition that says why. Pods without claims,
-and those of other schedulers, are left alone.
+A claim gets the scheduler's finalizer, then its allocation and its reservation in one write; then the pod gets its node
+by a binding. A pod that fits nowhere gets a condition that says why.
 
 Source: pkg/scheduler/framework/plugins/dynamicresources/dynamicresources.go of 1.36 (bindClaim).
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
-
-import msgspec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from gpuplane.kubernetes.objects import ApiNode, ApiPod
-from gpuplane.sandbox.apiserver.controllers import run_controller, send_as_client
-from gpuplane.sandbox.apiserver.objects import Json, format_time, parse_path
-from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.claimcontroller import DELETE_PROTECTION_FINALIZER
-from gpuplane.sandbox.scheduler.claims import Allocation, Consumer, ResourceClaim
-from gpuplane.sandbox.scheduler.objects import Kind, from_object, to_object
-from gpuplane.sandbox.scheduler.scheduling import Cluster, Decision, decide, find_claims, is_ready_to_bind
-from gpuplane.sandbox.scheduler.slices import DeviceClass, ResourceSlice
+from gpuplane.sandbox.controllers import change, list_objects, run_controller
+from gpuplane.sandbox.scheduler.objects import (
+    Allocation,
+    DeviceClass,
+    Json,
+    ResourceClaim,
+    ResourceSlice,
+    from_object,
+    from_objects,
+    to_object,
+)
+from gpuplane.sandbox.scheduler.scheduling import Cluster, Placement, Unschedulable, decide
+
+if TYPE_CHECKING:
+    from gpuplane.kubernetes.client.api import ApiClient
 
 SCHEDULER_NAME = "default-scheduler"
 GROUP_PATH = "/apis/resource.k8s.io/v1"
-REASON_BY_OUTCOME = {"unschedulable": "Unschedulable", "failed": "SchedulerError"}
-"""Outcome → the reason of the condition PodScheduled."""
+TAINTED_TEXT, NOT_SELECTED_TEXT = (
+    "node(s) had untolerated taint(s)",
+    "node(s) didn't match Pod's node affinity/selector",
+)
+CLAIM_ELSEWHERE_TEXT, CANNOT_ALLOCATE_TEXT = "resourceclaim not available on the node", "cannot allocate all claims"
 
 
-def run_scheduler(server: ApiServer) -> AbstractAsyncContextManager[None]:
-    """Schedule pods after each request to the server, until the block ends. Raises MissingLibrary at its end."""
-    return run_controller(server, schedule_pods)
+def run_scheduler(kubeconfig: Path, name: str = SCHEDULER_NAME) -> AbstractAsyncContextManager[None]:
+    """Schedule the pods that name this scheduler, until the block ends. Raises MissingLibrary at its end."""
+
+    async def settle(client: "ApiClient") -> None:
+        await schedule_pods(client, name)
+
+    return run_controller(kubeconfig, settle)
 
 
-def schedule_pods(server: ApiServer) -> bool:
-    """Decide on each pod that has no node, in the order in which they were made; whether something was written."""
-    wrote = False
-    for found in sorted(_waiting_pods(server), key=lambda each: int(each["metadata"]["resourceVersion"])):
-        wrote = _schedule(server, from_object(found, ApiPod), found) or wrote
-    return wrote
+async def schedule_pods(client: "ApiClient", name: str = SCHEDULER_NAME) -> None:
+    """Decide on each pod that has no node, the oldest first. Raises ApiServerError."""
+    found = await _read(client)
+    for pod in sorted(found.pods, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+        if not _is_waiting(pod, name):
+            continue
+        try:
+            placement = decide(found.cluster, from_object(pod, ApiPod))
+        except Unschedulable as why:
+            await _tell(client, pod, why)
+        else:
+            if placement is not None:
+                await _bind(client, pod, placement, found.claims)
+                found = await _read(client)
 
 
-def _waiting_pods(server: ApiServer) -> list[Json]:
-    return [
-        each
-        for each in server.objects.list(parse_path("/api/v1/pods"))
-        if each["spec"].get("resourceClaims")
-        and not each["spec"].get("nodeName")
-        and not each["metadata"].get("deletionTimestamp")
-        and each["spec"].get("schedulerName", SCHEDULER_NAME) == SCHEDULER_NAME
-        and (each.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+class _Found(NamedTuple):
+    """What the API server has; pods and claims as it has them, too."""
+
+    cluster: Cluster
+    pods: Sequence[Json]
+    claims: Sequence[Json]
+
+
+async def _read(client: "ApiClient") -> _Found:
+    pods = await list_objects(client, "/api/v1/pods")
+    nodes = await list_objects(client, "/api/v1/nodes")
+    slices, classes, claims = [
+        await list_objects(client, f"{GROUP_PATH}/{each}")
+        for each in ("resourceslices", "deviceclasses", "resourceclaims")
     ]
-
-
-def _schedule(server: ApiServer, pod: ApiPod, found: Json) -> bool:
     cluster = Cluster(
-        _read_all(server, "/api/v1/nodes", ApiNode),
-        _read_all(server, f"{GROUP_PATH}/resourceslices", ResourceSlice),
-        _read_all(server, f"{GROUP_PATH}/deviceclasses", DeviceClass),
-        _read_all(server, f"{GROUP_PATH}/resourceclaims", ResourceClaim),
+        from_objects(nodes, ApiNode),
+        from_objects(pods, ApiPod),
+        from_objects(slices, ResourceSlice),
+        from_objects(classes, DeviceClass),
+        from_objects(claims, ResourceClaim),
     )
-    decision = decide(cluster, pod)
-    if decision.outcome == "waiting":
-        return False
-    if decision.outcome != "scheduled":
-        return _report_unschedulable(server, pod, found, decision)
-    claims = find_claims(cluster, pod) or ()
-    kept = [_reserve(server, each, pod, decision.allocations.get(each.metadata.name)) for each in claims]
-    if not all(is_ready_to_bind(claim) for claim, _ in kept):
-        return any(wrote for _, wrote in kept)
-    body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": decision.node}}
-    _send(server, "POST", f"{_pod_path(pod)}/binding", {**body, "metadata": {"name": pod.metadata.name}})
-    return True
+    return _Found(cluster, pods, claims)
 
 
-def _reserve(
-    server: ApiServer, claim: ResourceClaim, pod: ApiPod, allocation: Allocation | None
-) -> tuple[ResourceClaim, bool]:
-    """Allocate a claim where it is not, and reserve it for a pod: as it is then, and whether it was written."""
-    consumer = Consumer("pods", pod.metadata.name, pod.metadata.uid)
-    if allocation is None and any(each.uid == pod.metadata.uid for each in claim.status.reserved_for):
-        return claim, False
-    path = f"{GROUP_PATH}/namespaces/{claim.metadata.namespace}/resourceclaims/{claim.metadata.name}"
-    finalizers = claim.metadata.finalizers or []
+def _is_waiting(pod: Json, name: str) -> bool:
+    return (
+        not pod["spec"].get("nodeName")
+        and not pod["metadata"].get("deletionTimestamp")
+        and not pod["spec"].get("schedulingGates")
+        and pod["spec"].get("schedulerName", SCHEDULER_NAME) == name
+        and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")
+    )
+
+
+async def _bind(client: "ApiClient", pod: Json, placement: Placement, claims: Sequence[Json]) -> None:
+    """Allocate the claims of a pod, reserve them for it, and give it its node."""
+    made = {
+        each["name"]: each.get("resourceClaimName") for each in pod.get("status", {}).get("resourceClaimStatuses") or ()
+    }
+    wanted = pod["spec"].get("resourceClaims") or ()
+    names = {each.get("resourceClaimName") or made.get(each["name"]) for each in wanted}
+    space = pod["metadata"]["namespace"]
+    for each in claims:
+        if each["metadata"]["namespace"] == space and each["metadata"]["name"] in names:
+            await _reserve(client, each, pod, placement.allocations.get(f"{space}/{each['metadata']['name']}"))
+    target = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": placement.node}}
+    body = {**target, "metadata": {"name": pod["metadata"]["name"]}}
+    await client.send("POST", f"{_pod_path(pod)}/binding", body)
+
+
+async def _reserve(client: "ApiClient", claim: Json, pod: Json, allocation: Allocation | None) -> None:
+    """Allocate a claim where it is not, and reserve it for a pod."""
+    metadata, status = claim["metadata"], claim.get("status") or {}
+    path = f"{GROUP_PATH}/namespaces/{metadata['namespace']}/resourceclaims/{metadata['name']}"
+    reserved = status.get("reservedFor") or []
+    uid = pod["metadata"]["uid"]
+    if not any(each["uid"] == uid for each in reserved):
+        reserved = [*reserved, {"resource": "pods", "name": pod["metadata"]["name"], "uid": uid}]
+    new = {**status, "reservedFor": reserved} | ({"allocation": to_object(allocation)} if allocation else {})
+    finalizers = metadata.get("finalizers") or []
     if allocation is not None and DELETE_PROTECTION_FINALIZER not in finalizers:
-        _send(server, "PATCH", path, {"metadata": {"finalizers": [*finalizers, DELETE_PROTECTION_FINALIZER]}})
-    status: Json = {"reservedFor": [to_object(each) for each in (*claim.status.reserved_for, consumer)]}
-    if allocation is not None:
-        now = format_time(datetime.now(UTC))
-        status["allocation"] = to_object(msgspec.structs.replace(allocation, allocation_timestamp=now))
-    return from_object(_send(server, "PATCH", f"{path}/status", {"status": status}), ResourceClaim), True
+        value = [*finalizers, DELETE_PROTECTION_FINALIZER]
+        await change(client, path, claim, {"op": "add", "path": "/metadata/finalizers", "value": value})
+        claim = await client.get(path, Json)
+    if new != status:
+        await change(client, f"{path}/status", claim, {"op": "add", "path": "/status", "value": new})
 
 
-def _report_unschedulable(server: ApiServer, pod: ApiPod, found: Json, decision: Decision) -> bool:
-    """Say in the pod's status why it has no node, and drop the allocation that keeps it from all; whether it wrote."""
-    conditions = (found.get("status") or {}).get("conditions") or []
-    reason = REASON_BY_OUTCOME[decision.outcome]
-    told = [(each.get("reason"), each.get("message")) for each in conditions if each["type"] == "PodScheduled"]
-    if decision.deallocate:
-        path = f"{GROUP_PATH}/namespaces/{pod.metadata.namespace}/resourceclaims/{decision.deallocate}/status"
-        _send(server, "PATCH", path, {"status": {"allocation": None}})
-    if told == [(reason, decision.message)]:
-        return bool(decision.deallocate)
-    others = [each for each in conditions if each["type"] != "PodScheduled"]
-    new = {"type": "PodScheduled", "status": "False", "reason": reason, "message": decision.message}
-    new["lastTransitionTime"] = format_time(datetime.now(UTC))
-    _send(server, "PATCH", f"{_pod_path(pod)}/status", {"status": {"conditions": [*others, new]}})
-    return True
+async def _tell(client: "ApiClient", pod: Json, why: Unschedulable) -> None:
+    """Say in the pod's status why it has no node, once."""
+    told = [each for each in (pod.get("status") or {}).get("conditions") or () if each["type"] == "PodScheduled"]
+    if [(each.get("reason"), each.get("message")) for each in told] == [(why.reason, f"{why}")]:
+        return
+    new = {"type": "PodScheduled", "status": "False", "reason": why.reason, "message": f"{why}"}
+    new["lastTransitionTime"] = f"{datetime.now(UTC):%FT%TZ}"
+    await client.send("PATCH", f"{_pod_path(pod)}/status", {"status": {"conditions": [new]}})
 
 
-def _pod_path(pod: ApiPod) -> str:
-    return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
-
-
-def _read_all(server: ApiServer, path: str, kind: type[Kind]) -> tuple[Kind, ...]:
-    return tuple(from_object(each, kind) for each in server.objects.list(parse_path(path)))
-
-
-def _send(server: ApiServer, method: str, path: str, body: Json) -> Json:
-    return send_as_client(server, "kube-scheduler", method, path, body)
+def _pod_path(pod: Json) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"

@@ -26,6 +26,7 @@ def hardware(
     host_root: Path = Path("/"),
     deadline: float = 10.0,
     host_pids: bool = True,
+    own_uuids_of_node: str = "",
     first: "tuple[subprocess.Popen[bytes], socket.socket] | None" = None,
 ) -> GpuSource:
     """The source of GPUs that is meant: `nvml`, a profile or a file. Raises UnknownMachine, FileNotFoundError.
@@ -34,7 +35,8 @@ def hardware(
     are looked for first; `root_chosen`: what decided that, for people. `dev_root`:
     whose /dev has the driver's nodes; without it the driver's root, as NVIDIA has it. `host_root`: where /sys, /proc
     and /dev are otherwise. `deadline`: seconds that a call of the driver may take.
-    `host_pids`: whether the numbers of processes are the host's here. `first`: see `cli/commands/agent/firstdriver.py`.
+    `host_pids`: whether the numbers of processes are the host's here. `own_uuids_of_node`: the Node whose own the UUIDs
+    of a described machine shall be; "" for those of its file. `first`: see `cli/commands/agent/firstdriver.py`.
     """
     if machine == NVML:
         from gpuplane.node.hardware.nvidia.settings import DriverLocation, Timing
@@ -53,7 +55,7 @@ def hardware(
     from gpuplane.node.hardware.described.source import Described
 
     file = _require_file(find_machine_file(machine))
-    return Described(watch_file(file, every=0.2), file.name)
+    return Described(watch_file(file, every=0.2), file.name, own_uuids_of_node)
 
 
 def other_sources(machine: str, devices_file: str, host_root: Path) -> list[Source]:

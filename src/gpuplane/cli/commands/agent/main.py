@@ -56,6 +56,7 @@ def main(argv: list[str], first_driver: "tuple[subprocess.Popen[bytes], socket.s
             root_chosen=root.why,
             host_root=arguments.host_root,
             host_pids=has_host_pids(),
+            own_uuids_of_node=flag_text_or_default("node-name", flags, environment) if stated.stand_ins else "",
             first=first_driver,
         )
         sources = [gpus, *other_sources(arguments.machine, arguments.devices, arguments.host_root)]

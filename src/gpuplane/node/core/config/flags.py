@@ -100,7 +100,7 @@ FLAGS = (
     _flag("stand-ins", "STAND_INS",
          "", "stand_ins", "switch", "false",
          "with a described machine: containers get /dev/null by the name of each device node, and nothing of the "
-         "driver; no program can use a GPU"),
+         "driver; no program can use a GPU; with --node-name its GPUs have UUIDs of that Node's own"),
     _flag("driver-root nvidia-driver-root", "NVIDIA_DRIVER_ROOT",
          "flags.nvidiaDriverRoot", "driver_root", "path", "/",
          "where the driver is installed on the host"),

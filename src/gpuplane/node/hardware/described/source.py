@@ -23,6 +23,7 @@ from gpuplane.node.hardware.described.failures import NO_SAMPLING, observed_fact
 from gpuplane.node.hardware.described.load import take_sample
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.migchanges import FUNCTION_OF_CHANGE, ChangeRefused, cap_node_stats, make_change
+from gpuplane.node.hardware.described.nodeuuids import with_uuids_of_node
 from gpuplane.node.hardware.nvidia.driver.errors import describe_error, gpu_crash_fault, gpu_hang_fault
 from gpuplane.node.hardware.nvidia.driver.migcalls import PROBLEM_OF_ERROR
 from gpuplane.node.model.facts import (
@@ -87,8 +88,9 @@ class Described:
 
     part = HARDWARE_PART
 
-    def __init__(self, versions: AsyncIterator[bytes | OSError], name: str) -> None:
-        self._versions, self._name = versions, name
+    def __init__(self, versions: AsyncIterator[bytes | OSError], name: str, node_name: str = "") -> None:
+        """`node_name`: the Node whose own the UUIDs shall be; "" for those of the file."""
+        self._versions, self._name, self._node_name = versions, name, node_name
         self._file_now = MachineFile()
         self._partitioned = ChangedMig()
         self._good: list[StatusChanged[DriverStatus] | MachineObserved] = []
@@ -258,6 +260,8 @@ class Described:
                 if isinstance(version, OSError):
                     raise strict.InvalidInput([f"{self._name}: {version.strerror}"])
                 described = await asyncio.to_thread(read_machine, version, self._name)  # a large one takes seconds
+                if self._node_name:
+                    described = with_uuids_of_node(described, self._node_name)
                 file = self._partitioned.keep(described)
                 shown = observed_facts(file, self._name, self._sampling)
             except strict.InvalidInput as error:

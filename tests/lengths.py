@@ -4,7 +4,11 @@ This is the one place that says so. No example has a deadline, and none is too s
 nothing about a property. Each run has seeds of its own, so a property that fails now and then is broken: mend it.
 """
 
+from typing import TypeVar
+
 from hypothesis import HealthCheck, settings
+
+T = TypeVar("T")
 
 EXAMPLES, SOAK = 50, 500
 """Of a property that asks for no number of its own."""
@@ -30,6 +34,6 @@ def soaking() -> bool:
     return settings.get_current_profile_name() == "soak"
 
 
-def length(short: int, full: int) -> int:
-    """How many examples, steps or histories: `full` where this run is the long one."""
+def length(short: T, full: T) -> T:
+    """How many examples, steps or histories, or which cases: `full` where this run is the long one."""
     return full if soaking() else short

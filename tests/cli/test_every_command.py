@@ -1,5 +1,8 @@
 """Every command, at 60, 80 and 120 columns and without a terminal, as root and as nobody, with good and wrong input.
 
+`make test` plays each line at each width, one of them as nobody: the width decides nothing but where lines break, and
+the user nothing but what can be read. `make soak` plays each user at each width.
+
 What docs/commands.md says holds of each: no traceback, the right exit status, results on standard output and errors on
 standard error, no line wider than the terminal but for an id, and nothing that a terminal obeys where there is none.
 `table.ROWS` has the command lines; help and an unknown option are asked of every command without a row.
@@ -21,11 +24,21 @@ from tests.cli.kit.test_program import walk
 from tests.cli.table import ROWS, Row
 from tests.cli.terminals import NOBODY, Terminals, screen
 from tests.cli.world import World
+from tests.lengths import length
 
 pytestmark = pytest.mark.xdist_group("every command")
 
 WIDTHS = (60, 80, 120, None)
 USERS = (0, NOBODY) if os.geteuid() == 0 else (os.geteuid(),)
+AS_NOBODY = (80,)
+CELLS = length(
+    [
+        *((columns, USERS[0]) for columns in WIDTHS if columns not in AS_NOBODY),
+        *((each, USERS[-1]) for each in AS_NOBODY),
+    ],
+    [(columns, user) for user in USERS for columns in WIDTHS],
+)
+"""Where a line is played: columns, and the user."""
 EVERYTHING = dict(walk(root_command()))
 LEAVES = sorted(name for name, command in EVERYTHING.items() if not isinstance(command, click.Group))
 WHOLE = re.compile(r"^\W*(GPU|MIG)-|/|=")
@@ -64,7 +77,7 @@ def test_a_command_says_what_it_should(name: str, terminals: Terminals, world: W
     """Each of its rows, in every cell."""
     problems: list[str] = []
     for row in ROWS[name]:
-        for columns, user in [(60, USERS[0])] if row.once else [(each, user) for user in USERS for each in WIDTHS]:
+        for columns, user in CELLS[:1] if row.once else CELLS:
             words = [*name.split(), *world.words(row.words, user)]
             until = row.until if user == USERS[0] or row.nobody is None else ""
             ended = terminals.run(
@@ -112,8 +125,8 @@ def test_what_is_waited_for_goes_away_and_the_result_stays(columns: int, termina
 def test_a_command_has_help_and_knows_its_options(name: str, terminals: Terminals) -> None:
     """By both names, with nothing on standard error; an option that is none is an error with the way to the help."""
     problems: list[str] = []
-    for option, status in (("-h", 0), ("--help", 0), ("--no-such-thing", 2)):
-        for columns, user in [(each, user) for user in USERS for each in WIDTHS]:
+    for option, status, cells in (("-h", 0, CELLS[:1]), ("--help", 0, CELLS), ("--no-such-thing", 2, CELLS)):
+        for columns, user in cells:
             words = [*name.split(), option]
             ended = terminals.run(*words, columns=columns, user=user)
             found = [*_wrong(ended, columns, status), *_too_wide(ended, columns)]

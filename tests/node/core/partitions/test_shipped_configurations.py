@@ -1,6 +1,7 @@
 """The files that NVIDIA ships: read, and each configuration made on the cards that it is for, or refused and why."""
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -8,7 +9,7 @@ from gpuplane.node.core.partitions.cards import Card, cards, profiles_of
 from gpuplane.node.core.partitions.entries import layouts_of_entries
 from gpuplane.node.core.partitions.gpuplan import plan_gpu
 from gpuplane.node.core.partitions.holders import HeldParts
-from gpuplane.node.core.partitions.migparted import parse_configs
+from gpuplane.node.core.partitions.migparted import MigConfigs, parse_configs
 from gpuplane.node.core.partitions.names import find_profile
 from gpuplane.node.model.machine import Gpu
 from gpuplane.node.model.partitions import CreateGpuInstance
@@ -19,9 +20,15 @@ FILES = {"mig-parted": 64, "gpu-operator": 68}
 """File → how many configurations it has."""
 
 
+@cache
+def configs(file: str) -> MigConfigs:
+    """The configurations of a file."""
+    return parse_configs(shipped.text(file), file)
+
+
 def made(file: str, name: str, gpu: Gpu) -> tuple[Counter[str], str]:
     """The GPU instances that are created for a configuration, by profile, and why it cannot be."""
-    layouts, problems = layouts_of_entries(parse_configs(shipped.text(file), file)[name], [gpu])
+    layouts, problems = layouts_of_entries(configs(file)[name], [gpu])
     if problems:
         return Counter(), str(problems[0])
     plan = plan_gpu(gpu, layouts[gpu.uuid], HeldParts(), ())
@@ -33,7 +40,7 @@ def made(file: str, name: str, gpu: Gpu) -> tuple[Counter[str], str]:
 @pytest.mark.parametrize("file", FILES)
 def test_a_shipped_file_is_read(file: str) -> None:
     """All of it."""
-    assert len(parse_configs(shipped.text(file), file)) == FILES[file]
+    assert len(configs(file)) == FILES[file]
 
 
 @pytest.mark.parametrize(
@@ -55,6 +62,6 @@ def test_a_configuration_is_made_on_the_cards_that_it_is_for(
 def test_on_any_other_card_it_is_made_or_refused(file: str, card: Card) -> None:
     """Nothing in between, and the reason says what is wrong."""
     gpu = a_gpu(0, f"0x{card.device_ids[0]}10DE")
-    for name in parse_configs(shipped.text(file), file).keys() - {"all-disabled", "all-enabled"}:
+    for name in configs(file).keys() - {"all-disabled", "all-enabled"}:
         created, problem = made(file, name, gpu)
         assert bool(created) != bool(problem), name

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import bytecode
 from tests.golden import Golden
 from tests.lengths import choose
 from tests.node.hardware.nvidia.driver.standin import build
@@ -30,6 +31,8 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.seed = random.randrange(1 << 31)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):  # sockets lie in its folders: its path has to be short
         config.option.basetemp = str(Path(config.option.basetemp).with_name(worker))
+    elif config.getoption("numprocesses", None):
+        bytecode.make(config)
 
 
 def _mind_signals() -> None:
@@ -38,6 +41,11 @@ def _mind_signals() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """A long text names no case: workers tell each other all names."""
+    return f"{val[:40]!r}, {len(val)}" if isinstance(val, str | bytes) and len(val) > 200 else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

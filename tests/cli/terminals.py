@@ -1,5 +1,6 @@
 """Commands in terminals of any width and without one, as any user: what they write, and what a person then sees."""
 
+import atexit
 import os
 import re
 import subprocess
@@ -14,6 +15,8 @@ from tests.cli.forked import Ended, Request
 
 ROOT = Path(__file__).parents[2]
 NOBODY = 65534
+DEADLINE = 60.0
+"""Seconds, of a command that ends by itself."""
 
 
 class Terminals:
@@ -46,6 +49,27 @@ class Terminals:
         self._process.stdin.write(msgspec.json.encode(request) + b"\n")
         self._process.stdin.flush()
         return msgspec.json.decode(self._process.stdout.readline(), type=Ended)
+
+
+_idle: list[Terminals] = []
+
+
+def run_command(*words: object, **more: Any) -> Ended:
+    """How a command ended that has no terminal, in our environment and directory. Several may run at once."""
+    terminals = _idle.pop() if _idle else Terminals().__enter__()
+    given = {"environment": dict(os.environ), "directory": str(Path.cwd()), "deadline": DEADLINE, **more}
+    try:
+        ended = terminals.run(*words, **given)
+    finally:
+        _idle.append(terminals)
+    assert not ended.late, (words, ended)
+    return ended
+
+
+@atexit.register
+def _end() -> None:
+    for each in _idle:
+        each.__exit__(None, None, None)
 
 
 def screen(text: str) -> list[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from gpuplane.base.document import MAX_BYTES
 from tests import hostile
+from tests.cli.terminals import run_command
 from tests.golden import Golden
 
 COMMANDS = {
@@ -26,12 +27,6 @@ COMMANDS = {
 }
 
 
-def run(*arguments: str, **how: object) -> subprocess.CompletedProcess[str]:
-    """The command, to its end."""
-    command = [sys.executable, "-m", "gpuplane", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **how)  # type: ignore[call-overload,no-any-return]
-
-
 @pytest.mark.parametrize("kind", ["a FIFO", "a device", "a file without an end"])
 @pytest.mark.parametrize("name", COMMANDS)
 def test_it_is_named_at_once(tmp_path: Path, name: str, kind: str, golden: Golden) -> None:
@@ -39,10 +34,10 @@ def test_it_is_named_at_once(tmp_path: Path, name: str, kind: str, golden: Golde
     hostile.put(path, kind)
     good.write_text("version: v1\n")
     places = {"PATH": str(path), "GOOD": str(good)}
-    done = run(*(places.get(each, each) for each in COMMANDS[name]), stdin=subprocess.DEVNULL)
-    assert done.returncode in (1, 2)
-    assert "hostile" in done.stderr
-    golden(done.stderr)
+    done = run_command(*(places.get(each, each) for each in COMMANDS[name]))
+    assert done.status in (1, 2)
+    assert "hostile" in done.err
+    golden(done.err)
 
 
 def test_standard_input_without_an_end_is_not_read_to_it(tmp_path: Path, golden: Golden) -> None:
@@ -50,7 +45,13 @@ def test_standard_input_without_an_end_is_not_read_to_it(tmp_path: Path, golden:
     path.touch()
     os.truncate(path, 1 << 40)
     with path.open("rb") as endless:
-        done = run("config", "check", "-", stdin=endless)
+        done = subprocess.run(
+            [sys.executable, "-m", "gpuplane", "config", "check", "-"],
+            stdin=endless,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
     assert done.returncode in (1, 2)
     assert f"{MAX_BYTES >> 20} MiB" in done.stderr
     golden(done.stderr)

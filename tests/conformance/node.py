@@ -6,7 +6,6 @@ It is the product as it runs: an agent process beside an embedded kubelet and an
 import asyncio
 import json
 import socket
-import sys
 import urllib.request
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -19,6 +18,7 @@ from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.objects import parse_path
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod
+from tests.cli.terminals import run_command
 
 PATIENCE = 60.0
 NODE = "/api/v1/nodes/n1"
@@ -183,19 +183,9 @@ class _Stage:
 
     async def _json(self, command: str, *more: object) -> str:
         """Run a command with --json, and keep its document."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "gpuplane",
-            *command.split(),
-            *map(str, more),
-            "--json",
-            stdout=asyncio.subprocess.PIPE,
-        )
-        async with asyncio.timeout(PATIENCE):
-            printed, _ = await process.communicate()
+        printed = (await asyncio.to_thread(run_command, *command.split(), *more, "--json")).out
         self.story.documents[command] = json.loads(printed) if printed else None
-        return printed.decode()
+        return printed
 
     async def _page(self, part: str) -> None:
         """Keep the page of metrics once it has some text."""

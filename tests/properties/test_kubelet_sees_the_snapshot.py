@@ -218,4 +218,4 @@ async def live(root: Path, seed: int, steps: int) -> None:
 @pytest.mark.parametrize("life", range(4))
 async def test_kubelet_shows_the_snapshot_whenever_it_is_quiet(tmp_path: Path, life: int, seed: int) -> None:
     """A history a life."""
-    await live(tmp_path, seed, length(1000, 25_000))
+    await live(tmp_path, seed, length(300, 25_000))

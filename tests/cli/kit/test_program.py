@@ -14,6 +14,8 @@ import pytest
 
 from gpuplane.cli import root_command
 from gpuplane.cli.kit.options import OneOf
+from tests.cli.terminals import run_command
+from tests.lengths import length
 
 GPUPLANE = (sys.executable, "-m", "gpuplane")
 
@@ -30,8 +32,9 @@ def walk(command: click.Command, name: str = "") -> Iterator[tuple[str, click.Co
 
 
 def ended(*words: object, **more: Any) -> subprocess.CompletedProcess[str]:
-    """A command, as it ended. `more`: for subprocess.run."""
-    return subprocess.run([*GPUPLANE, *map(str, words)], capture_output=True, text=True, timeout=60, **more)
+    """A command, as it ended. `more`: of a `Request`."""
+    done = run_command(*words, **more)
+    return subprocess.CompletedProcess((), done.status, done.out, done.err)
 
 
 @pytest.mark.parametrize(
@@ -99,18 +102,26 @@ def test_an_output_that_takes_nothing_is_an_error(words: str) -> None:
     assert (done.returncode, done.stderr) == (1, "Error: No space left on device\n")
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+CLOSED = ("<&-", ">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-")
+STATUSES = {
+    "choose --machine t4 --size 1": 0,
+    "choose --machine t4 --size 1 --json": 0,
+    "config reference": 0,
+    "choose --machine t4 --size 2": 1,
+    "chose": 2,
+    "--version": 0,
+    "agent --version": 0,
+    "agent --mashine t4": 2,
+}
+
+
 @pytest.mark.parametrize(
-    ("words", "status"),
+    ("words", "status", "closed"),
     [
-        ("choose --machine t4 --size 1", 0),
-        ("choose --machine t4 --size 1 --json", 0),
-        ("config reference", 0),
-        ("choose --machine t4 --size 2", 1),
-        ("chose", 2),
-        ("--version", 0),
-        ("agent --version", 0),
-        ("agent --mashine t4", 2),
+        (words, status, closed)
+        for row, (words, status) in enumerate(STATUSES.items())
+        for column, closed in enumerate(CLOSED)
+        if (row + column) % len(CLOSED) < length(2, len(CLOSED))
     ],
 )
 def test_a_closed_stream_is_as_one_that_takes_nothing(words: str, status: int, closed: str) -> None:
@@ -130,7 +141,8 @@ def test_a_closed_stream_is_as_one_that_takes_nothing(words: str, status: int, c
 )
 def test_what_is_no_text_is_an_error_where_text_is_needed(words: str, tmp_path: Path) -> None:
     """A path is bytes, and JSON has none."""
-    done = ended(*words.replace("NAME", f"{tmp_path}/\udcff").split())
+    typed = words.replace("NAME", f"{tmp_path}/\udcff").split()
+    done = subprocess.run([*GPUPLANE, *typed], capture_output=True, text=True, timeout=60)
 
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"Error: '{tmp_path}/\\udcff' is not UTF-8 text\n"

@@ -15,6 +15,7 @@ from gpuplane.sandbox.agent import Agent
 from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Container, Kubelet, Pod, PodRejected, pod
 from gpuplane.sandbox.kubelet.devices import KubeletError
+from tests.cli.terminals import run_command
 from tests.removal import remove
 
 GPU = "nvidia.com/gpu"
@@ -54,16 +55,8 @@ def place(tmp_path: Path) -> Place:
 
 async def gpuplane(*arguments: object) -> tuple[int, str]:
     """(exit status, output) of a command."""
-    import sys
-
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gpuplane", *map(str, arguments),
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
-    async with asyncio.timeout(60):
-        output, _ = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, output.decode()
+    done = await asyncio.to_thread(run_command, *arguments, apart=False)
+    return done.status, done.out
 
 
 async def answers(state: Path) -> None:

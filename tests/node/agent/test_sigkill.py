@@ -25,7 +25,7 @@ from gpuplane.sandbox.kubelet import Kubelet
 from tests.lengths import length
 from tests.node.core.health.world import machine
 
-LIVES, KILLS = 5, length(6, 100)
+LIVES, KILLS = length(2, 5), length(6, 100)
 """Machines, and how often the agent of each is killed."""
 PERIOD = "50ms"
 GPUS = 6  # the first has two MIG devices

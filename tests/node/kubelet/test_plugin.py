@@ -16,7 +16,7 @@ from gpuplane.node.kubelet import plugin as module
 from gpuplane.node.kubelet.plugin import MOST_CONTAINERS, Plugin
 from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.node.kubelet.protocols.deviceplugin_pb2_grpc import DevicePluginStub, add_DevicePluginServicer_to_server
-from gpuplane.node.model.config import ListStrategy, NamingRule, Settings
+from gpuplane.node.model.config import ListStrategy, NamingRule, ReplicatedResource, Settings, Sharing
 from gpuplane.node.model.facts import AllocationsListed, ConfigLoaded, MachineObserved
 from gpuplane.node.model.machine import Fault, Gpu, Machine
 from gpuplane.node.model.snapshot import Snapshot
@@ -172,7 +172,9 @@ async def test_before_anything_is_known_a_stream_waits(tmp_path: Path) -> None:
 
 async def test_a_stream_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> None:
     """The other stream has every newest list of 1,024 ids; for the unread one no more is kept than its window takes."""
-    world, times = node(count=1024), 30
+    gpus = 16
+    world = node(count=gpus)
+    world.apply(ConfigLoaded(Settings(sharing=Sharing((ReplicatedResource(GPU, 1024 // gpus),)))))
     window = [("grpc.http2.bdp_probe", 0)]
     async with (
         served(world, tmp_path) as (_, kubelet),
@@ -181,13 +183,15 @@ async def test_a_stream_that_nobody_reads_holds_up_nothing(tmp_path: Path) -> No
         unread, read = DevicePluginStub(channel).ListAndWatch(pb.Empty()), kubelet.ListAndWatch(pb.Empty())
         await following(unread)
         await following(read)
-        for lost in range(times):
-            world.apply(look(*(((LOST,) if i == lost else ()) for i in range(1024))))
-            assert (await following(read))[lost] == (f"GPU-{lost}", "Unhealthy")
+        for lost in range(gpus):
+            world.apply(look(*(((LOST,) if i == lost else ()) for i in range(gpus))))
+            newest = dict(await following(read))
+            assert len(newest) == 1024
+            assert newest[f"GPU-{lost}::0"] == "Unhealthy"
         late = 0
-        while (await following(unread))[times - 1][1] == "Healthy":
+        while dict(await following(unread)) != newest:
             late += 1
-        assert late < times / 2
+        assert late < gpus / 2
 
 
 async def test_a_stream_that_is_cancelled_is_forgotten(tmp_path: Path) -> None:

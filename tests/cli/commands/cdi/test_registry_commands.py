@@ -1,14 +1,7 @@
 """`gpuplane cdi list`, `validate` and `explain`: what a person and a program read."""
 
-import fcntl
 import json
-import os
-import pty
 import socketserver
-import struct
-import subprocess
-import sys
-import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +16,7 @@ from gpuplane.node.model.control import ControlResponse, NodeState
 from gpuplane.node.model.encoding import encode
 from gpuplane.node.model.machine import Machine
 from gpuplane.node.model.snapshot import Snapshot
+from tests.cli.terminals import run_command
 from tests.golden import Golden
 
 DATA = Path(__file__).parents[3] / "node/core/containers/registry/testdata"
@@ -35,21 +29,10 @@ def cdi(*arguments: object, **options: Any) -> Result:
 
 def shown(*arguments: object) -> str:
     """What a person sees at a wide terminal, without colours."""
-    parent, child = pty.openpty()
-    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 400, 0, 0))
-    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1"}
-    program = (sys.executable, "-m", "gpuplane", "cdi", *map(str, arguments))
-    with subprocess.Popen(program, stdout=child, stderr=child, env=environment) as process:
-        os.close(child)
-        seen = b""
-        try:
-            while more := os.read(parent, 1 << 16):
-                seen += more
-        except OSError:  # how Linux says that the other side was closed
-            pass
-        os.close(parent)
-    assert process.returncode in (0, 1)
-    return seen.decode().replace("\r\n", "\n")
+    plain = {"TERM": "dumb", "NO_COLOR": "1"}
+    done = run_command("cdi", *arguments, columns=400, apart=False, environment=plain)
+    assert done.status in (0, 1)
+    return done.out
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ def test_export_is_a_configuration_that_is_applied() -> None:
     """In both formats, by any name; and `assert` says so."""
     text = good("export", "--machine", "a100-mig")
     assert list(parse_configs(text.encode(), "f")) == ["current"]
-    assert good("assert", "-f", "-", "--machine", "a100-mig", input=text)
+    assert good("assert", "-f", "-", "--machine", "a100-mig", typed=text)
     document = json.loads(good("export", "--machine", "a100-mig", "-o", "json", "-l", "mine"))
     assert list(document["mig-configs"]) == ["mine"]
 
@@ -63,7 +63,7 @@ def test_assert_says_what_differs(config: Any) -> None:
     path = config(seven)
     assert good("assert", "-f", path, "--machine", "a100-mig")
     variables = {**os.environ, "MIG_PARTED_CONFIG_FILE": str(path), "MIG_PARTED_MODE_CHANGE_ONLY": "true"}
-    assert good("assert", "--machine", "a100-mig", env=variables)
+    assert good("assert", "--machine", "a100-mig", environment=variables)
 
 
 def test_assert_checks_the_file_alone(config: Any, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from gpuplane.node.core.kinds.nvidia.faults import CATALOGUE, CODES_THAT_NEED_PROBE
 from gpuplane.node.core.ledger import adapt_to_new_boot
+from gpuplane.node.core.step import next_due_time
 from gpuplane.node.hardware.described.source import Described
 from gpuplane.node.model.facts import (
     AllocationsListed,
@@ -80,10 +81,12 @@ class Played(World):
         """Time passes, and probes are carried out."""
         until = self.now + seconds
         while self.now < until:
-            self.wait(min(1.0, until - self.now))
-            for gpu, asked in self.wished().items():
-                await self.hardware.do(ProbeGpu(gpu=gpu, requested_at=asked))
-            await self.come()
+            due = next_due_time(self.snapshot) or until
+            self.wait(min(max(1.0, due - self.now), until - self.now))
+            if wished := self.wished():  # else nothing comes
+                for gpu, asked in wished.items():
+                    await self.hardware.do(ProbeGpu(gpu=gpu, requested_at=asked))
+                await self.come()
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """How a fault is judged: the catalogue, NVIDIA's two variables, and the file."""
 
+from functools import cache
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +26,7 @@ NOTES = IGNORED | {154, 63, 92, 106, 107, 108, 121, 137, 157, 162, 163, 164, 165
 says IGNORE, and of 162 to 165 that no reset is required."""
 
 
+@cache
 def settings(disabled: str = "", enabled: str = "", file: str = "") -> Settings:
     environment = {"DP_DISABLE_HEALTHCHECKS": disabled, "DP_ENABLE_HEALTHCHECKS": enabled}
     return resolve_settings(file.encode(), "c.yaml", {}, environment)

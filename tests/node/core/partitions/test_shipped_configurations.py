@@ -9,10 +9,10 @@ from gpuplane.node.core.partitions.cards import Card, cards, profiles_of
 from gpuplane.node.core.partitions.entries import layouts_of_entries
 from gpuplane.node.core.partitions.gpuplan import plan_gpu
 from gpuplane.node.core.partitions.holders import HeldParts
-from gpuplane.node.core.partitions.migparted import MigConfigs, parse_configs
+from gpuplane.node.core.partitions.migparted import parse_configs
 from gpuplane.node.core.partitions.names import find_profile
 from gpuplane.node.model.machine import Gpu
-from gpuplane.node.model.partitions import CreateGpuInstance
+from gpuplane.node.model.partitions import CreateGpuInstance, MigConfigs
 from tests.node.core.partitions import shipped
 from tests.node.core.partitions.gpus import a_gpu
 

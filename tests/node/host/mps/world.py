@@ -59,7 +59,7 @@ class World:
                 for each in left:
                     with suppress(ProcessLookupError):
                         os.kill(each.pid, signal.SIGKILL)
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.02)
 
     async def supervise(self, *options: str) -> int:
         """Start a supervisor; its process id."""
@@ -114,7 +114,7 @@ class World:
         try:
             async with asyncio.timeout(deadline):
                 while not (value := found()):
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.05)
                 return value
         except TimeoutError:
             raise TimeoutError(f"{self.status()}\n" + "\n".join(self.log)) from None

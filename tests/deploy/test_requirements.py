@@ -23,7 +23,7 @@ EXTRAS = {
     for extra in PROJECT["optional-dependencies"].values()
     for each in map(Requirement, extra)
 }
-OPTIONAL = {"cel-expr-python": "sandbox", "numpy": "cluster", "matplotlib": "cluster"}
+OPTIONAL = {"cel-expr-python": "sandbox", "cryptography": "sandbox", "numpy": "cluster", "matplotlib": "cluster"}
 """What an extra brings → the one wing that imports it."""
 
 

@@ -111,6 +111,7 @@ async def test_connect_leads_to_a_node(root: Path) -> None:
         writer.write_eof()
 
         assert await reader.read() == b"heard " + large
+        assert egress.path.stat().st_mode & 0o777 == 0o600
         writer.close()
 
 

@@ -54,7 +54,8 @@ class Authority:
     def load_or_make(cls, directory: Path) -> Self:
         """That of a directory, which is made where it is missing. One that is damaged or expires is replaced. Raises
         OSError."""
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # its mode would not be its parents'
+        directory.mkdir(mode=0o700, exist_ok=True)
         with suppress(ValueError, FileNotFoundError):
             return cls(directory, *_load(directory))
         made = cls(directory, *_make())
@@ -156,4 +157,5 @@ def _key_usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    """As SEC 1: of such a key the API server reads the public one too (client-go/util/keyutil)."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())

@@ -111,7 +111,7 @@ def find_port(address: str, preferred: int = 0) -> int:
 
 
 class EgressProxy:
-    """`async with EgressProxy(path, network)`: it serves at a Unix socket, in a directory that is ours alone."""
+    """`async with EgressProxy(path, network)`: it serves at a Unix socket that is ours alone."""
 
     def __init__(self, path: Path, network: Network) -> None:
         self.path, self.network = path, network
@@ -124,6 +124,7 @@ class EgressProxy:
         listener = socket.socket(socket.AF_UNIX)
         with files.directory(self.path.parent) as directory:  # the path of a socket has at most 107 bytes
             listener.bind(f"/proc/self/fd/{directory}/{self.path.name}")
+        self.path.chmod(0o600)  # nobody can connect yet
         self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=MAX_HEAD_BYTES)
         return self
 

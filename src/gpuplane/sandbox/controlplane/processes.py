@@ -92,11 +92,12 @@ async def start_child(
     log: Path,
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
+    umask: int = -1,
 ) -> Child:
     """Start a program. Raises OSError.
 
     `command`: the program first, which is looked for along PATH. `environment`: all of it; None for ours. `directory`:
-    in which it runs. The thread that calls this has to stay as long as the program.
+    in which it runs. `umask`: -1 for ours. The thread that calls this has to stay as long as the program.
     """
     program, *arguments = (os.fspath(each) for each in command)
     found = shutil.which(program, path=(os.environ if environment is None else environment).get("PATH"))
@@ -112,6 +113,7 @@ async def start_child(
             stderr=output,
             env=environment,
             cwd=directory,
+            umask=umask,
             start_new_session=True,  # Ctrl-C at our terminal is ours
         )
     finally:

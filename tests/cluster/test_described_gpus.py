@@ -27,6 +27,7 @@ NODE, SPACE = f"/api/v1/nodes/{NAME}", "/api/v1/namespaces/gpuplane"
 PODS, GPU = "/api/v1/namespaces/default/pods", "nvidia.com/gpu"
 PAGE = (DEPLOY.parent / "docs/described-gpus.md").read_text()
 FILE = "/etc/gpuplane/machines/machine.yaml"
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuplane"}}
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("control plane")]
 
 
@@ -137,14 +138,14 @@ async def site(control_plane: ControlPlane) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
         admin = await stack.enter_async_context(Client(control_plane))
         site = Site(control_plane, admin, await stack.enter_async_context(kubelet_root()))
-        await site.apply(pool())
+        await site.apply([NAMESPACE, *pool()])
         await site.join()
         pod = await site.pod()
         await site.mount(pod)
         site.kubelet = await stack.enter_async_context(Kubelet(site.root))
         await stack.enter_async_context(site.agent(pod, await site.token(pod)))
         yield site
-        for each in (each for each in pool() if each["kind"] != "Namespace"):
+        for each in pool():
             await admin.delete(each)
         await admin.ask("DELETE", NODE)
 

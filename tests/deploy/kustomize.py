@@ -80,7 +80,9 @@ def apply(directory: Path, objects: list[Json]) -> list[Json]:
     for patch in layer.get("patches", ()):
         for change in _documents(directory / patch["path"]):
             assert any(identity(each) == identity(change) for each in objects), f"{patch} changes nothing"
-            objects = [merge(each, change) if identity(each) == identity(change) else each for each in objects]
+            gone = change.get("$patch") == "delete"
+            changed = [merge(each, change) if identity(each) == identity(change) else each for each in objects]
+            objects = [each for each in changed if not gone or identity(each) != identity(change)]
     return _renamed(objects, layer, [*REFERENCES, *_configured(directory)]) if NAMES & set(layer) else objects
 
 

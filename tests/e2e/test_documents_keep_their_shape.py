@@ -118,7 +118,7 @@ def test_documents_keep_their_shape(at: Situation, situation: Callable[[Situatio
     name, agent = situation.__name__, situation(at)
 
     def health(golden: Any, found: Any) -> list[str]:
-        return lost({key: golden[key] for key in ("version", "time", "node", "waiting", "devices")}, found)
+        return lost({key: golden[key] for key in ("version", "time", "node", "waiting_reason", "devices")}, found)
 
     becomes(f"inspect/{name}", lambda: shape(agent.inspect()), lost)
     if not golden.WRITES:

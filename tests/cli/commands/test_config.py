@@ -430,4 +430,4 @@ def test_a_machine_without_driver_would_advertise_nothing_yet() -> None:
     """The explanation waits as the agent would, with the reason."""
     away = Machine(faults=(Fault("no-driver", "not loaded"),))
 
-    assert explain_node(away, resolve_with_sources(None, "c")).waiting == "no-driver: not loaded"
+    assert explain_node(away, resolve_with_sources(None, "c")).waiting_reason == "no-driver: not loaded"

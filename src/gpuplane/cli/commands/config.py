@@ -191,8 +191,8 @@ def _ids(unit: UnitExplanation) -> str:
 
 def _lines(explanation: Explanation) -> Iterator[str]:
     """For programs that read lines: one line a thing, columns apart by tabs."""
-    if explanation.waiting:
-        yield tab_separated("waiting", explanation.waiting)
+    if explanation.waiting_reason:
+        yield tab_separated("waiting", explanation.waiting_reason)
     yield tab_separated("strategy", ",".join(explanation.strategy.strategies), explanation.strategy.reason)
     for name, count in explanation.resources.items():
         cells = f"{count.devices}", f"{count.healthy} healthy", f"preferred: {count.preference}"
@@ -210,8 +210,8 @@ HEADINGS = ("GPU", "RESOURCE", "IDS", "DEVICE", "WHY")
 
 def _page(explanation: Explanation) -> Iterator[Block]:
     """For people."""
-    if explanation.waiting:
-        yield f"[yellow]Nothing would be advertised:[/yellow] {escape_markup(explanation.waiting)}"
+    if explanation.waiting_reason:
+        yield f"[yellow]Nothing would be advertised:[/yellow] {escape_markup(explanation.waiting_reason)}"
     yield f"deviceListStrategy: {escape_markup(str(explanation.strategy))}"
     for name, count in explanation.resources.items():
         sick = count.devices - count.healthy

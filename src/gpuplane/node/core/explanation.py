@@ -60,7 +60,7 @@ class FaultChange(Value):
 class Explanation(Value):
     """A whole node. `notes`: what in the configuration has no effect here, or not the effect that one may expect."""
 
-    waiting: Text  # why nothing could be advertised yet
+    waiting_reason: Text  # why nothing could be advertised yet
     strategy: StrategyDecision  # how containers would be given devices
     resources: Mapping[str, ResourceCount]
     units: tuple[UnitExplanation, ...]
@@ -83,7 +83,7 @@ def explain_node(
     decisions = assign_units(machine, resolved.settings, devices)
     unavailable = {device.unit.id: device.unavailable_reason for each in offered.resources for device in each.devices}
     return Explanation(
-        waiting=offered.waiting_reason,
+        waiting_reason=offered.waiting_reason,
         strategy=_device_list_strategy(resolved),
         resources={each.name: _resource_count(each, resolved) for each in offered.resources},
         units=tuple(_explain_unit(decision, resolved, unavailable) for decision in decisions),

@@ -210,21 +210,21 @@ class HealthInspection(Shown):
     version: int
     time: datetime
     node: Node
-    waiting: Text
+    waiting_reason: Text
     devices: tuple[Device, ...]
 
 
 class Inspection(Shown):
-    """`gpuplane inspect --json`. `waiting`: why nothing is offered yet."""
+    """`gpuplane inspect --json`. `waiting_reason`: why nothing is offered yet."""
 
     version: int
     time: datetime
     agent: Agent
     node: Node
     ready: bool
-    not_ready: Text
+    not_ready_reason: Text
     not_ready_code: str
-    waiting: Text
+    waiting_reason: Text
     waiting_code: str
     release: Release | None
     layouts: RequestedLayouts | None

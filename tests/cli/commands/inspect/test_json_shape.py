@@ -142,7 +142,7 @@ def test_what_kubelet_has_not_said_is_null() -> None:
     unasked = inspected(picture(ConfigLoaded(Settings()), MachineObserved(Machine(gpus=(Gpu(index=0, uuid="GPU-0"),)))))
 
     assert [device.holders for device in unasked.devices] == [None]
-    assert unasked.waiting
+    assert unasked.waiting_reason
 
 
 def test_nothing_new_is_the_same_whenever_it_is_asked() -> None:

@@ -27,13 +27,13 @@ def node_lines(whole: Inspection) -> Iterator[str]:
     """A line a thing; of devices one for each id that kubelet is told."""
     agent, driver, strategy = whole.agent, whole.driver, whole.device_list_strategy
     runs, ready = duration_since(whole, agent.started), "ready" if whole.ready else "not ready"
-    yield _line("agent", agent.version, agent.mode, whole.node.name, runs, ready, whole.not_ready)
+    yield _line("agent", agent.version, agent.mode, whole.node.name, runs, ready, whole.not_ready_reason)
     if whole.node.state != "healthy":
         yield _line("node", whole.node.state, whole.node.reason)
     if driver is not None:
         yield _line("driver", driver.version, driver.cuda)
-    if whole.waiting:
-        yield _line("waiting", whole.waiting)
+    if whole.waiting_reason:
+        yield _line("waiting", whole.waiting_reason)
     if whole.release is not None:
         yield _line("release", release_duration(whole, whole.release), whole.release.reason, whole.release.withdraw)
     if whole.layouts is not None:
@@ -67,8 +67,8 @@ def _device(device: Device) -> Iterator[str]:
 def health_lines(whole: Inspection) -> Iterator[str]:
     """A line a device, the node first where something is wrong with it: index, UUID, state, for how long, reason, what
     ends it, what to do."""
-    if whole.waiting and not whole.devices:
-        yield _line("waiting", whole.waiting)
+    if whole.waiting_reason and not whole.devices:
+        yield _line("waiting", whole.waiting_reason)
     if whole.node.state != "healthy":
         yield _line("node", "-", *_stands(whole, whole.node))
     for device in whole.devices:

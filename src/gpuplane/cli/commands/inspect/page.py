@@ -126,7 +126,7 @@ def _agent_lines(whole: Inspection, width: int) -> Lines:
 
 def _machine_facts(whole: Inspection) -> Iterator[str]:
     gpus = sum(not each.mig_profile and bool(each.index) for each in whole.devices)
-    if gpus or not whole.waiting:
+    if gpus or not whole.waiting_reason:
         yield format_count(gpus, "GPU")
     for kind in whole.kinds:
         if kind.name != NVIDIA_GPU:
@@ -141,11 +141,11 @@ def _readiness(whole: Inspection) -> str:
     stands = "in standby, " if whole.agent.mode == "standby" else ""
     if whole.ready:
         return f"{stands}ready{_not_given_out(whole)}"
-    if whole.waiting and whole.agent.mode == "serving":  # nothing is advertised, for the same reason
+    if whole.waiting_reason and whole.agent.mode == "serving":  # nothing is advertised, for the same reason
         return f"{stands}not ready"
     codes = {reason.code for device in whole.devices for reason in device.reasons}
     said_below = whole.not_ready_code in codes or whole.not_ready_code == "no-device-available"
-    return f"{stands}not ready: {whole.not_ready_code if said_below else whole.not_ready}"
+    return f"{stands}not ready: {whole.not_ready_code if said_below else whole.not_ready_reason}"
 
 
 def _not_given_out(whole: Inspection) -> str:
@@ -157,9 +157,9 @@ def _not_given_out(whole: Inspection) -> str:
 
 def _notes(whole: Inspection, width: int) -> Lines:
     """What is to be known before anything else."""
-    if whole.waiting:
+    if whole.waiting_reason:
         of_node = whole.node.code and whole.node.code == whole.waiting_code  # which is said of the node
-        why = "" if of_node else f": {whole.waiting}"
+        why = "" if of_node else f": {whole.waiting_reason}"
         yield from _styled(paragraph(f"Nothing is advertised yet{why}", width), "yellow")
     for kind in uncounted_beside_waiting(whole):
         yield from _styled(paragraph(f"{kind.name} devices are not counted: {kind.reason}", width), "yellow")

@@ -141,7 +141,9 @@ def _device_causes(device: Device) -> Iterator[tuple[str, Text, Text, Text]]:
 
 def uncounted_beside_waiting(whole: Inspection) -> Iterator[Kind]:
     """The kinds of which no device was counted, though others are offered: where nothing is, the reason is said."""
-    return (each for each in whole.kinds if not each.counted and not whole.waiting and whole.node.state == "healthy")
+    return (
+        each for each in whole.kinds if not each.counted and not whole.waiting_reason and whole.node.state == "healthy"
+    )
 
 
 def names(cause: Cause) -> str:

@@ -60,9 +60,9 @@ def _inspect(state: NodeState, agent: AgentInfo, clock: Clock) -> Inspection:
         agent=_inspect_agent(snapshot, agent, clock),
         node=Node(name=agent.node).but(**health_fields(node_health(stand), clock)),
         ready=why is None,
-        not_ready=why.text if why is not None else "",
+        not_ready_reason=why.text if why is not None else "",
         not_ready_code=why.code if why is not None else "",
-        waiting=state.offer.waiting_reason,
+        waiting_reason=state.offer.waiting_reason,
         waiting_code=state.offer.waiting_code,
         release=_driver_release(snapshot, agent.node, clock),
         layouts=_requested_layouts(snapshot, agent.node),
@@ -84,7 +84,7 @@ def health_inspection(inspection: Inspection) -> HealthInspection:
         version=inspection.version,
         time=inspection.time,
         node=inspection.node,
-        waiting=inspection.waiting,
+        waiting_reason=inspection.waiting_reason,
         devices=inspection.devices,
     )
 

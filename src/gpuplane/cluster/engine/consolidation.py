@@ -17,7 +17,7 @@ from gpuplane.base.value import Value
 from gpuplane.cluster.engine.cluster import Cluster, OverCommitted
 from gpuplane.cluster.engine.engine import Engine
 from gpuplane.cluster.engine.policies.wasteprice import WastePrice
-from gpuplane.cluster.engine.usable import Usable
+from gpuplane.cluster.engine.usable import UsableGpus
 from gpuplane.cluster.model.requests import MILLI_PER_GPU, Placement, Request
 
 MAX_PODS_PER_STEP = 8
@@ -64,10 +64,10 @@ def plan_moves(cluster: Cluster, policy: WastePrice, placed: Iterable[Placed], m
     return _Planner(cluster, policy, placed).plan(most)
 
 
-def usable_to(policy: WastePrice, cluster: Cluster) -> Usable:
+def usable_to(policy: WastePrice, cluster: Cluster) -> UsableGpus:
     """What is usable to the requests that a policy expects."""
     pricing = policy.refresh(cluster)
-    return Usable(cluster, policy.frequency, pricing.worth)
+    return UsableGpus(cluster, policy.frequency, pricing.worth)
 
 
 class _Planner:
@@ -192,9 +192,9 @@ class _Fixed:
 
     prefers_free_gpus = False
 
-    def __init__(self, pricing: Usable) -> None:
+    def __init__(self, pricing: UsableGpus) -> None:
         self._pricing = pricing
 
-    def refresh(self, cluster: Cluster) -> Usable:
+    def refresh(self, cluster: Cluster) -> UsableGpus:
         """As it was at the beginning."""
         return self._pricing

@@ -15,7 +15,7 @@ from gpuplane.cluster.engine.workload import RequestClass
 from gpuplane.cluster.model.requests import MILLI_PER_GPU, Request
 
 
-class Usable:
+class UsableGpus:
     """To fixed classes, on the nodes that a cluster has now. As a pricing: a place is as good as it takes little."""
 
     gpu_points = 1.0

@@ -96,7 +96,7 @@ def test_csv_has_the_figures_of_the_runs(trace: tuple[object, ...], tmp_path: Pa
     assert {(row["policy"], row["seed"]) for row in rows} == {("waste-price", "1")}
     found = {(row["measure"], row["at"]): float(row["value"]) for row in rows}
     assert found["allocated", "end"] == pytest.approx(run["allocated"], abs=1e-4)
-    assert found["placed", "shared"] == run["placed"]["shared"]
+    assert found["pods_placed", "shared"] == run["pods_placed"]["shared"]
     assert found["fragmentation", "100"] == pytest.approx(run["points"][99]["fragmentation"], abs=1e-4)
 
 

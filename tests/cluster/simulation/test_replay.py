@@ -43,7 +43,7 @@ def test_points_lie_at_each_percent_of_demand(seed: int, policy: str) -> None:
     assert allocated == sorted(allocated)
     assert allocated[-1] <= run.allocated <= 100
     assert all(0 <= each.fragmentation <= 100 - each.allocated + 1e-9 for each in run.points)
-    assert all(run.placed.get(each, 0) <= count for each, count in run.arrived.items())
+    assert all(run.pods_placed.get(each, 0) <= count for each, count in run.pods_arrived.items())
 
 
 @given(SEEDS, st.sampled_from(["none", "fifo", "backfill"]), st.sampled_from([*POLICIES]))
@@ -59,8 +59,8 @@ def test_all_departs_and_whoever_waits_is_placed(seed: int, queue: Queue, policy
     assert play.allocated_milli == 0
     assert (play.cluster.milli_free == Cluster(nodes).milli_free).all()
     assert (play.cluster.cpu_free == Cluster(nodes).cpu_free).all()
-    assert sum(run.placed.values()) <= possible
-    assert queue == "none" or sum(run.placed.values()) == possible
+    assert sum(run.pods_placed.values()) <= possible
+    assert queue == "none" or sum(run.pods_placed.values()) == possible
 
 
 def play(nodes: list[Node], pods: list[TracePod], scenario: Scenario) -> Run:
@@ -87,7 +87,7 @@ def test_a_queue(queue: Queue, placed: dict[str, int], wait: dict[str, float], l
     """A large pod is refused; or holds up the small one behind it; or not. `small` waits from 2 to 20 in a line."""
     run = play([node("n", 2)], WAITING, Scenario(departures=True, queue=queue))
 
-    assert {each: run.placed.get(each, 0) for each in placed} == placed
+    assert {each: run.pods_placed.get(each, 0) for each in placed} == placed
     assert dict(run.wait_s) == wait  # of class 1 the mean of `first`, 0, and `small`
     assert run.gpu_hours_lost == (None if lost is None else pytest.approx(lost / 3600))
 
@@ -97,7 +97,7 @@ def test_who_can_never_have_room_is_refused() -> None:
     pods = [pod("huge", 1000, 4, 1.0), pod("small", 500, 1, 1.0)]
     run = play([node("n", 2)], pods, Scenario(departures=True, queue="fifo"))
 
-    assert dict(run.placed) == {"shared": 1}
+    assert dict(run.pods_placed) == {"shared": 1}
 
 
 def fragments(cluster: Cluster, requests: dict[Request, float]) -> float:
@@ -154,7 +154,7 @@ def test_typical_requests_are_95_percent_of_the_pods() -> None:
 
 def test_differences_are_paired_by_seed() -> None:
     one = Run("a", 1, 90.0, 5.0, (), {"1": 10}, {"1": 8}, {}, None, None)
-    two = one.but(seed=2, allocated=94.0, placed={"1": 9})
+    two = one.but(seed=2, allocated=94.0, pods_placed={"1": 9})
     other = [one.but(policy="b", seed=2, allocated=95.0), one.but(policy="b", allocated=92.0)]
 
     assert difference(other, [one, two]).mean == 1.5
@@ -166,8 +166,8 @@ def test_differences_are_paired_by_seed() -> None:
 def test_acceptance_and_its_difference_agree() -> None:
     """Both are means over the seeds, however many pods of a class a seed has; a seed without one does not count."""
     few = Run("a", 1, 90.0, 5.0, (), {"8": 1, "1": 4}, {"1": 4}, {}, None, None)
-    many = few.but(seed=2, arrived={"8": 9}, placed={"8": 9})
-    better = [few.but(placed={"8": 1, "1": 2}), many]
+    many = few.but(seed=2, pods_arrived={"8": 9}, pods_placed={"8": 9})
+    better = [few.but(pods_placed={"8": 1, "1": 2}), many]
 
     assert acceptance([few, many]) == {"1": 100.0, "8": 50.0}
     assert acceptance(better) == {"1": 50.0, "8": 100.0}

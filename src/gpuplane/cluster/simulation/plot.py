@@ -71,4 +71,4 @@ def _of_class(run: Run, kind: str, *, waits: bool) -> float | None:
     """How long pods of a class have waited, in hours, or how many of them were placed, in %; None where none came."""
     if waits:
         return run.wait_s[kind] / 3600 if kind in run.wait_s else None
-    return 100 * run.placed.get(kind, 0) / run.arrived[kind] if run.arrived.get(kind) else None
+    return 100 * run.pods_placed.get(kind, 0) / run.pods_arrived[kind] if run.pods_arrived.get(kind) else None

@@ -51,11 +51,10 @@ class PolicyFigures(Value):
 
 
 class Report(Value):
-    """A simulation, and its `Scenario`; `arrivals` is its `demand`, by the name of the option. `gpus`, `nodes`, `pods`:
-    of what it was made; `seeds`: all that were played; `fewer_asked`: whether smaller clusters were tried; `runs`:
-    each."""
+    """A simulation, and its `Scenario`; `demand_percent` is its `demand`. `gpus`, `nodes`, `pods`: of what it was made;
+    `seeds`: all that were played; `fewer_asked`: whether smaller clusters were tried; `runs`: each."""
 
-    arrivals: int
+    demand_percent: int
     departures: bool
     queue: Queue
     nodes: int
@@ -127,8 +126,8 @@ def _waits(runs: Sequence[Run]) -> dict[str, float]:
     sums, counts = dict[str, float](), dict[str, int]()
     for run in runs:
         for each, wait in run.wait_s.items():
-            sums[each] = sums.get(each, 0.0) + wait * run.placed[each]
-            counts[each] = counts.get(each, 0) + run.placed[each]
+            sums[each] = sums.get(each, 0.0) + wait * run.pods_placed[each]
+            counts[each] = counts.get(each, 0) + run.pods_placed[each]
     return {each: sums[each] / count for each, count in counts.items()}
 
 

@@ -20,9 +20,9 @@ class Run(Value):
     """One policy, one seed.
 
     `allocated`, `fragmentation`: % of the cluster's GPUs at the end; with departures the mean over the last quarter of
-    the arrivals. `arrived`, `placed`: pods by class. `wait_s`: with a queue, the mean seconds that placed pods have
-    waited, by class; `mean_wait_s`: of all. `gpu_hours_lost`: with a queue, GPU-hours that were free while pods waited
-    for as much, until the last arrival.
+    the arrivals. `pods_arrived`, `pods_placed`: how many pods, by class. `wait_s`: with a queue, the mean seconds that
+    placed pods have waited, by class; `mean_wait_s`: of all. `gpu_hours_lost`: with a queue, GPU-hours that were free
+    while pods waited for as much, until the last arrival.
     """
 
     policy: str
@@ -30,8 +30,8 @@ class Run(Value):
     allocated: float
     fragmentation: float
     points: tuple[Point, ...]
-    arrived: Mapping[str, int]
-    placed: Mapping[str, int]
+    pods_arrived: Mapping[str, int]
+    pods_placed: Mapping[str, int]
     wait_s: Mapping[str, float]
     mean_wait_s: float | None
     gpu_hours_lost: float | None
@@ -86,8 +86,8 @@ def acceptance(runs: Sequence[Run]) -> dict[str, float]:
     """Class → % of its pods that were placed: the mean of the seeds that have some."""
     found = dict[str, list[float]]()
     for run in runs:
-        for each, count in run.arrived.items():
-            found.setdefault(each, []).append(100 * run.placed.get(each, 0) / count)
+        for each, count in run.pods_arrived.items():
+            found.setdefault(each, []).append(100 * run.pods_placed.get(each, 0) / count)
     return {each: statistics.fmean(found[each]) for each in ordered(found)}
 
 
@@ -95,7 +95,7 @@ def acceptance_difference(runs: Sequence[Run], reference: Sequence[Run]) -> dict
     """Class → how many more of its pods were placed than by another policy, in points: of the seeds that have some."""
     other, found = {each.seed: each for each in reference}, dict[str, list[float]]()
     for run in runs:
-        for each, count in run.arrived.items():
-            more = run.placed.get(each, 0) - other[run.seed].placed.get(each, 0)
+        for each, count in run.pods_arrived.items():
+            more = run.pods_placed.get(each, 0) - other[run.seed].pods_placed.get(each, 0)
             found.setdefault(each, []).append(100 * more / count)
     return {each: paired(found[each]) for each in ordered(found)}

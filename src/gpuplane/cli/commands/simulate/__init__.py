@@ -110,12 +110,12 @@ class Seeds(click.ParamType[tuple[int, ...]]):
     help="Each is one run of each policy: the order of the pods, and what ties are broken by.",
 )
 @click.option(
-    "--arrivals",
+    "--demand",
     type=click.IntRange(1, 1000),
     metavar="PERCENT",
     default=130,
     show_default=True,
-    help="How much arrives, in % of the GPUs.",
+    help="How many GPUs all pods that arrive ask for, in % of the cluster's GPUs.",
 )
 @click.option("--departures", is_flag=True, help="Pods depart after the time that they have run in the trace.")
 @click.option(
@@ -141,7 +141,7 @@ def command(
     saved: Path | None,
     policies: tuple[str, ...],
     seeds: tuple[int, ...],
-    arrivals: int,
+    demand: int,
     departures: bool,
     queue: str,
     fewer: bool,
@@ -176,7 +176,7 @@ def command(
     from gpuplane.cluster.simulation.scenario import Queue, Scenario
 
     assert queue in get_args(Queue)
-    scenario = Scenario(arrivals, departures, queue)  # type: ignore[arg-type]
+    scenario = Scenario(demand, departures, queue)  # type: ignore[arg-type]
     trace = read_trace(nodes, pods) if nodes and pods else read_cluster(kubeconfig, saved)
     simulate(trace, scenario, policies, seeds, fewer, processes, as_json, as_csv, plot_file)
 

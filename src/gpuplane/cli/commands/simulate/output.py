@@ -30,7 +30,7 @@ def _csv_rows(run: Run) -> Iterator[tuple[str, str | int, float]]:
         yield "fragmentation", point.demand, round(point.fragmentation, 4)
     yield "allocated", AT_END, round(run.allocated, 4)
     yield "fragmentation", AT_END, round(run.fragmentation, 4)
-    for name, figures in (("arrived", run.arrived), ("placed", run.placed), ("wait_s", run.wait_s)):
+    for name, figures in (("pods_arrived", run.pods_arrived), ("pods_placed", run.pods_placed), ("wait_s", run.wait_s)):
         yield from ((name, kind, round(figure, 3)) for kind, figure in figures.items())
     if run.mean_wait_s is not None and run.gpu_hours_lost is not None:
         yield "mean_wait_s", AT_END, round(run.mean_wait_s, 3)
@@ -131,7 +131,7 @@ def _title(report: Report) -> str:
         how += f" and a queue ({report.queue})"
     return (
         f"{format_count(report.gpus, 'GPU')} of {format_count(report.nodes, 'node')}, "
-        f"{format_count(report.pods, 'pod')}, demand {report.arrivals} %{how}; "
+        f"{format_count(report.pods, 'pod')}, demand {report.demand_percent} %{how}; "
         f"{format_count(len(report.seeds), 'seed')}"
     )
 

@@ -169,8 +169,9 @@ class ControlPlane:
     def _prepare_directory(self) -> None:
         """Raises ControlPlaneError and OSError."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if weak := files.untrusted(self.directory, follow=True):
-            raise ControlPlaneError(f"{weak}: others could change the cluster. Choose a directory that only you change")
+        if weak := files.weakness(self.directory.stat(), on_the_way=False):
+            reason = "others could change the cluster. Choose a directory that only you can change"
+            raise ControlPlaneError(f"{self.directory} {weak}: {reason}")
         for name in ("pki", "logs"):
             (self.directory / name).mkdir(mode=0o700, exist_ok=True)
         if (free := shutil.disk_usage(self.directory).free) < FREE_BYTES:

@@ -136,7 +136,8 @@ def response_for_units(
         mounts = tuple(_device_list_mounts(names, channels))
     nodes = tuple(_device_nodes(units, channels, machine, settings)) if _passes_device_nodes(settings) else ()
     if settings.stand_ins:
-        mounts, nodes = (*mounts, *stand_in_mounts(node.container_path for node in nodes)), ()
+        listed = (each.container_path for each in mounts)  # of /dev/null, too
+        mounts, nodes = stand_in_mounts((*listed, *(each.container_path for each in nodes))), ()
     return ContainerAllocateResponse(
         env=env,
         mounts=mounts,

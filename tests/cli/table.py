@@ -366,4 +366,20 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--root {machine}/k", 1, "machine.yaml"),
         Row("--roof {fresh}", 2, "Did you mean '--root'?"),
     ),
+    "sandbox up": (  # that it succeeds shows tests/cluster/sandbox, where the programs are
+        Row("--control-plane {here}/none --json", 1, "is no directory"),
+        Row("--nodes hgx-h10", 1, "did you mean hgx-h100"),
+        Row("--nodes {here}/none.yaml", 1, "none.yaml: No such file or directory"),
+        Row("--nodes ,", 1, "write MACHINE or COUNT×MACHINE"),
+        Row("--node t4", 2, "Did you mean '--nodes'?"),
+    ),
+    "sandbox status": (
+        Row("--state-dir {fresh}", 1, "no cluster runs in"),
+        Row("--state-dir {fresh}/none --json", 1, "no cluster runs in"),
+    ),
+    "sandbox down": (
+        Row("--state-dir {fresh}", says="no cluster runs in"),
+        Row("--state-dir {machine}/s", 1, "machine.yaml"),
+        Row("down", 2, "unexpected extra argument"),
+    ),
 }

@@ -1,13 +1,15 @@
-"""The programs of the control plane, which the sandbox starts by itself here."""
+"""The programs of the control plane, which the sandbox starts by itself here, and one cluster of played nodes."""
 
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
 
 from tests.cluster.controlplane import PROGRAM
+from tests.cluster.sandbox.world import World, running_world
 from tests.removal import remove
 
 
@@ -26,3 +28,10 @@ def state() -> Iterator[Path]:
     root = Path(tempfile.mkdtemp(prefix="gp"))
     yield root
     remove(root)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def world(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """Two nodes with agents: eight GPUs and one."""
+    async with running_world(tmp_path_factory.mktemp("cluster"), programs, "hgx-h100,t4") as found:
+        yield found

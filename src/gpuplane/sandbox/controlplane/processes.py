@@ -104,7 +104,7 @@ async def start_child(
     if found is None:
         code = errno.EACCES if Path(program).exists() else errno.ENOENT
         raise OSError(code, os.strerror(code), program)
-    output = _open_log(log)
+    output = open_log(log)
     try:
         process = subprocess.Popen(  # noqa: ASYNC220 (no thread: it ends with the one that starts it)
             die_with_parent([str(Path(found).absolute()), *arguments]),
@@ -121,7 +121,7 @@ async def start_child(
     return Child(process, log)
 
 
-def _open_log(path: Path) -> int:
+def open_log(path: Path) -> int:
     """The descriptor of a log, at its end."""
     with suppress(FileNotFoundError):
         if path.stat().st_size > MAX_LOG_BYTES:

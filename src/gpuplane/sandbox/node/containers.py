@@ -176,7 +176,8 @@ class Containers:
     async def _launch(self, run: PodRun, name: str, edits: ContainerEdits) -> None:
         record, container = run.record(name), run.container(name)
         pulled = f'Container image "{container["image"]}" already present on machine and can be accessed by the pod'
-        run.events.append(Event("Pulled", pulled, name, "Normal"))
+        if run.running is None or name not in run.running.waiting_reasons:  # it is tried for the first time
+            run.events.append(Event("Pulled", pulled, name, "Normal"))
         log = run.log_file(name)
         log.parent.mkdir(parents=True, exist_ok=True)
         program, address = await self._start_program(run, container, edits, log)

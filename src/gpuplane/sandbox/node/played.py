@@ -42,6 +42,8 @@ from gpuplane.sandbox.node.server import KubeletServer
 STATUS_INTERVAL, STATUS_AGE = 1.0, 60.0
 """Seconds: between two looks whether the Node's status has changed, and after which it is written anew."""
 LEASE_INTERVAL = LEASE_SECONDS / 4
+RETRY_INTERVAL = 2.0
+"""Seconds between two tries to create a container; 13 to 15 on a node."""
 CDI_DIRS = ("etc/cdi", "var/run/cdi")
 """Where a container runtime looks for CDI specifications, below a node's root; the last has priority."""
 log = logging.getLogger("gpuplane")
@@ -89,7 +91,8 @@ class PlayedNode:
         async with connect(spec.kubeconfig) as client:
             api = NodeApi(client, spec.name)
             self.kubelet = Kubelet(
-                spec.link, cdi_dirs=[root / each for each in CDI_DIRS], claims=api, dra_times=self.dra_times
+                spec.link, cdi_dirs=[root / each for each in CDI_DIRS], claims=api, dra_times=self.dra_times,
+                retry_interval=RETRY_INTERVAL,
             )  # fmt: skip
             runner = Runner(spec.name, self.address, paths, self.network, self.api_url, api.fetch, api.make_token)
             self.pods = Pods(

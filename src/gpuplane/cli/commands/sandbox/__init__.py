@@ -6,6 +6,9 @@ import click
 from gpuplane.cli.kit.program import CommandGroup
 
 COMMANDS = {
+    "up": "run a cluster on this machine: a real control plane and played nodes",
+    "status": "show whether a cluster runs, and where",
+    "down": "end the cluster",
     "kubelet": "run the parts of a kubelet that deal with devices",
 }
 

@@ -1,0 +1,36 @@
+"""`gpuplane sandbox down`: the end of a cluster that `up` runs."""
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import click
+
+from gpuplane.cli.kit.messages import say
+from gpuplane.cli.kit.options import FILE_PATH
+from gpuplane.sandbox.cluster import default_directory, is_running, read_record
+
+SECONDS_TO_END = 120.0
+
+
+@click.command()
+@click.option("--state-dir", type=FILE_PATH, metavar="DIR", help="The directory that `up` was given.")
+def command(state_dir: Path | None) -> None:
+    """End the cluster that `gpuplane sandbox up` runs, and all that runs in it. What it keeps stays."""
+    directory = (state_dir or default_directory(os.environ)).absolute()
+    record = read_record(directory)
+    if record is None:
+        if is_running(directory):
+            raise click.ClickException(f"the cluster in {directory} is still starting: try again")
+        say(f"no cluster runs in {directory}")
+        return
+    with suppress(ProcessLookupError):
+        os.kill(record.pid, signal.SIGTERM)
+    until = time.monotonic() + SECONDS_TO_END
+    while is_running(directory):
+        if time.monotonic() > until:
+            raise click.ClickException(f"process {record.pid} has not ended after {SECONDS_TO_END:g} s")
+        time.sleep(0.1)
+    say(f"the cluster in {directory} has ended")

@@ -126,8 +126,8 @@ def place(tmp_path: Path) -> Path:
 
 def test_what_root_alone_can_change_is_trusted(place: Path) -> None:
     """Also below /tmp, for that is sticky."""
-    assert files.untrusted(place) == ""
-    assert files.untrusted("/") == ""
+    assert files.untrusted_reason(place) == ""
+    assert files.untrusted_reason("/") == ""
 
 
 def test_a_link_on_the_way_or_at_the_end_is_not_trusted(place: Path, golden: Golden) -> None:
@@ -135,7 +135,7 @@ def test_a_link_on_the_way_or_at_the_end_is_not_trusted(place: Path, golden: Gol
     (place / "link").symlink_to("real")
     (place / "real/file").write_bytes(b"")
     for path in ("link", "link/file"):
-        golden(files.untrusted(place / path), path)
+        golden(files.untrusted_reason(place / path), path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file to somebody else")
@@ -143,7 +143,7 @@ def test_what_somebody_else_owns_is_not_trusted(place: Path, golden: Golden) -> 
     (place / "theirs").mkdir()
     os.chown(place / "theirs", 65534, 65534)
     (place / "theirs/file").write_bytes(b"")
-    golden(files.untrusted(place / "theirs/file"))
+    golden(files.untrusted_reason(place / "theirs/file"))
 
 
 @pytest.mark.parametrize("mode", [0o775, 0o757], ids=["the group", "others"])
@@ -152,11 +152,11 @@ def test_what_others_can_write_is_not_trusted(place: Path, mode: int, golden: Go
     if mode == 0o775 and os.geteuid() == os.getegid() != 0:
         pytest.skip("the group of this user is theirs alone: it is nobody else")
     place.chmod(mode)
-    golden(files.untrusted(place))
+    golden(files.untrusted_reason(place))
     place.chmod(mode | 0o1000)
-    golden(files.untrusted(place))
+    golden(files.untrusted_reason(place))
     (place / "file").write_bytes(b"")
-    assert files.untrusted(place / "file") == ""
+    assert files.untrusted_reason(place / "file") == ""
 
 
 def test_links_that_only_root_can_change_are_gone_along_where_that_is_said(place: Path, golden: Golden) -> None:
@@ -165,20 +165,20 @@ def test_links_that_only_root_can_change_are_gone_along_where_that_is_said(place
     (place / "real/file").write_bytes(b"")
     (place / "link").symlink_to("real")
     (place / "far").symlink_to(place / "link/../link/file")
-    assert files.untrusted(place / "far", follow=True) == ""
+    assert files.untrusted_reason(place / "far", follow=True) == ""
 
     (place / "real").chmod(0o757)
-    golden(files.untrusted(place / "far", follow=True), "the directory")
+    golden(files.untrusted_reason(place / "far", follow=True), "the directory")
     (place / "real").chmod(0o755)
     (place / "real/file").chmod(0o646)
-    golden(files.untrusted(place / "far", follow=True), "the file")
+    golden(files.untrusted_reason(place / "far", follow=True), "the file")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a link to somebody else")
 def test_a_link_of_somebody_else_is_not_trusted_whatever_it_leads_to(place: Path, golden: Golden) -> None:
     (place / "link").symlink_to("/")
     os.lchown(place / "link", 65534, 65534)
-    golden(files.untrusted(place / "link", follow=True))
+    golden(files.untrusted_reason(place / "link", follow=True))
 
 
 def test_a_link_to_a_directory_is_asked_as_the_directory(place: Path, golden: Golden) -> None:
@@ -188,22 +188,22 @@ def test_a_link_to_a_directory_is_asked_as_the_directory(place: Path, golden: Go
     for target in ("shared", "shared/.", "shared/inside/.."):
         (place / "link").unlink(missing_ok=True)
         (place / "link").symlink_to(target)
-        golden(files.untrusted(place / "link", follow=True))
+        golden(files.untrusted_reason(place / "link", follow=True))
 
 
 def test_links_without_an_end_are_an_error(place: Path) -> None:
     (place / "a").symlink_to("b")
     (place / "b").symlink_to("a")
     with pytest.raises(OSError) as raised:
-        files.untrusted(place / "a", follow=True)
+        files.untrusted_reason(place / "a", follow=True)
     assert raised.value.errno == errno.ELOOP
 
 
 def test_whoever_may_use_a_socket_or_a_device_cannot_replace_it(place: Path) -> None:
     _socket(place / "socket")
     (place / "socket").chmod(0o777)
-    assert files.untrusted(place / "socket") == ""
-    assert files.untrusted("/dev/null") == ""
+    assert files.untrusted_reason(place / "socket") == ""
+    assert files.untrusted_reason("/dev/null") == ""
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
@@ -215,11 +215,11 @@ def test_the_group_of_one_user_alone_is_nobody_else(place: Path) -> None:
     os.setegid(1000)
     os.seteuid(1000)
     try:
-        assert files.weakness(found, on_the_way=False) == ""
+        assert files.untrusted_owner_or_mode(found, on_the_way=False) == ""
         os.seteuid(0)
         os.setegid(100)
         os.seteuid(1000)
-        assert files.weakness(found, on_the_way=False)
+        assert files.untrusted_owner_or_mode(found, on_the_way=False)
     finally:
         os.seteuid(0)
         os.setegid(0)
@@ -227,7 +227,7 @@ def test_the_group_of_one_user_alone_is_nobody_else(place: Path) -> None:
 
 def test_what_is_not_there_is_an_error(place: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        files.untrusted(place / "missing")
+        files.untrusted_reason(place / "missing")
 
 
 def test_a_directory_is_worked_in_by_its_descriptor_and_a_link_to_one_is_none(tmp_path: Path) -> None:
@@ -235,9 +235,9 @@ def test_a_directory_is_worked_in_by_its_descriptor_and_a_link_to_one_is_none(tm
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     for name in ("link", "missing"):
-        with pytest.raises(OSError), files.directory(tmp_path / name):
+        with pytest.raises(OSError), files.open_directory(tmp_path / name):
             pass
-    with files.directory(tmp_path / "real") as found:
+    with files.open_directory(tmp_path / "real") as found:
         (tmp_path / "real").rename(tmp_path / "moved")
         os.mkdir("in it", dir_fd=found)
     assert (tmp_path / "moved/in it").is_dir()
@@ -250,7 +250,7 @@ def test_what_is_ours_is_taken_back(tmp_path: Path) -> None:
     path.chmod(0o1777)
     if os.geteuid() == 0:
         os.chown(path, 65534, 65534)
-    with files.directory(path) as found:
+    with files.open_directory(path) as found:
         assert files.take_ownership(found, 0o755)
         assert not files.take_ownership(found, 0o755)
     assert (path.stat().st_uid, path.stat().st_mode & 0o7777) == (os.geteuid(), 0o755)

@@ -4,8 +4,8 @@ Whatever stands at a path may have been put there by somebody else: a FIFO that 
 does something, a link to another file, a file without an end. So
 - `read` opens regular files only, never waits for one that writes, and stops at a bound;
 - `replace` writes to a new file beside the old one and renames it: it follows no link and truncates nothing;
-- `untrusted` says who else could put another thing at a path. What root mounts, executes or obeys lies on a path that
-  only root can change.
+- `untrusted_reason` says who else could put another thing at a path. What root mounts, executes or obeys lies on a
+  path that only root can change.
 
 It imports nothing of ours and no pathlib, for the process of the driver uses it too.
 """
@@ -40,7 +40,7 @@ def read(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow: bool = True) ->
 
     `follow`: whether the last part of the path may be a link (its target has to be a regular file all the same).
     """
-    with opened(path, follow=follow) as file:
+    with open_regular_file(path, follow=follow) as file:
         parts: list[bytes] = []
         left = max_bytes + 1 if os.fstat(file).st_size <= max_bytes else 0  # what is too large is not read in vain
         while left > 0 and (part := os.read(file, min(left, 1 << 20))):
@@ -52,7 +52,9 @@ def read(path: Path, max_bytes: int = MAX_FILE_BYTES, *, follow: bool = True) ->
 
 
 @contextmanager
-def opened(path: Path, *, follow: bool = True, unfit: Callable[[os.stat_result], str] | None = None) -> Iterator[int]:
+def open_regular_file(
+    path: Path, *, follow: bool = True, unfit: Callable[[os.stat_result], str] | None = None
+) -> Iterator[int]:
     """The descriptor of a regular file, open for reading; reading it never waits. Raises OSError.
 
     What it is is asked before it is opened for reading: the opening of a device may do something. A link below /proc
@@ -62,7 +64,7 @@ def opened(path: Path, *, follow: bool = True, unfit: Callable[[os.stat_result],
     name = os.fspath(path)
     found = os.open(name, os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW))
     try:
-        if reason := (unfit or irregular)(seen := os.fstat(found)):
+        if reason := (unfit or not_regular_reason)(seen := os.fstat(found)):
             raise OSError(errno.ELOOP if stat.S_ISLNK(seen.st_mode) else errno.EINVAL, reason, name)
         try:
             file = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
@@ -78,7 +80,7 @@ def opened(path: Path, *, follow: bool = True, unfit: Callable[[os.stat_result],
         os.close(file)
 
 
-def irregular(found: os.stat_result) -> str:
+def not_regular_reason(found: os.stat_result) -> str:
     """What keeps it from being read as a regular file: "it is a FIFO, and …"; "" for nothing."""
     kind = stat.S_IFMT(found.st_mode)
     if kind == stat.S_IFREG:
@@ -114,7 +116,7 @@ def replace(path: Path, content: bytes, *, mode: int = 0o600, sync: bool = True,
 
 
 @contextmanager
-def directory(path: Path) -> Iterator[int]:
+def open_directory(path: Path) -> Iterator[int]:
     """The descriptor of a directory that is no link, to work in: whatever happens to its path then. Raises OSError."""
     found = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
@@ -154,7 +156,7 @@ class ResolvedPath(NamedTuple):
     """Whether one who sees the root from outside gets to the same by this path."""
 
 
-def walk(
+def resolve_path(
     path: str,
     lstat: Callable[[str], os.stat_result | None],
     readlink: Callable[[str], str | None],
@@ -192,7 +194,7 @@ def walk(
 
 
 def _weak(at: str, found: os.stat_result | None, follow: bool, *, on_the_way: bool) -> tuple[str, str] | None:
-    reason = "" if found is None else weakness(found, on_the_way=on_the_way, follow=follow)
+    reason = "" if found is None else untrusted_owner_or_mode(found, on_the_way=on_the_way, follow=follow)
     return (at or "/", reason) if reason else None
 
 
@@ -201,7 +203,7 @@ def _parts(path: str) -> list[str]:
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
-def untrusted(path: Path, *, follow: bool = False) -> str:
+def untrusted_reason(path: Path, *, follow: bool = False) -> str:
     """Why somebody else than root or ourselves could put another thing at a path; "" if nobody could.
 
     Each part of it has to be owned by root or by our own user, and none may be writable by its group or by others. A
@@ -210,13 +212,13 @@ def untrusted(path: Path, *, follow: bool = False) -> str:
     cannot be looked at.
     """
     name = os.path.join(os.getcwd(), os.fspath(path))
-    way = walk(name, lambda at: os.lstat(at or "/"), os.readlink, follow=follow)
+    way = resolve_path(name, lambda at: os.lstat(at or "/"), os.readlink, follow=follow)
     if way.weak is None and way.real is None:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
     return " ".join(way.weak) if way.weak else ""
 
 
-def weakness(found: os.stat_result, *, on_the_way: bool, follow: bool = False) -> str:
+def untrusted_owner_or_mode(found: os.stat_result, *, on_the_way: bool, follow: bool = False) -> str:
     """What lets somebody else than root or ourselves change it: "is a link", "is owned by uid 12" …; "" for nothing.
 
     `on_the_way`: it is a directory that leads to what is asked about, so being sticky is enough. `follow`: it may be a

@@ -44,5 +44,5 @@ def _check_regular(path: Path) -> None:
         found = path.lstat()
     except OSError:
         return  # nothing is there, or writing says why not
-    if reason := files.irregular(found):
+    if reason := files.not_regular_reason(found):
         raise click.ClickException(f"{path}: {reason}")

@@ -99,7 +99,7 @@ async def control_standby(node: Node, directory: Path, about: AgentInfo) -> None
 
 def _check(directory: Path) -> None:
     """Raises OSError where somebody else could put another thing in the place of a socket, or there is no directory."""
-    if reason := files.untrusted(directory, follow=True):
+    if reason := files.untrusted_reason(directory, follow=True):
         raise PermissionError(errno.EPERM, f"{reason}, so the agent creates no control socket in {directory}")
 
 

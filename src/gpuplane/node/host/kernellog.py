@@ -94,7 +94,7 @@ async def _follow(node: Node, path: Path, every: float, pids: bool) -> None:
 
 async def _pieces(path: Path, every: float) -> AsyncGenerator[bytes]:
     """What the log holds and what comes to it; nothing (b"") whenever all of it has been read. Raises OSError."""
-    with files.opened(path, unfit=_no_log) as fd:
+    with files.open_regular_file(path, unfit=_no_log) as fd:
         while True:
             try:
                 piece = os.read(fd, MAX_RECORD_SIZE)
@@ -113,7 +113,7 @@ def _no_log(found: os.stat_result) -> str:
     """What is wrong with it; "" for the kernel's log, a file and a pipe. Another device may be one without an end."""
     if stat.S_ISFIFO(found.st_mode) or (stat.S_ISCHR(found.st_mode) and found.st_rdev == KMSG_DEVICE):
         return ""
-    return files.irregular(found).replace("a regular file", "/dev/kmsg, a file or a pipe")
+    return files.not_regular_reason(found).replace("a regular file", "/dev/kmsg, a file or a pipe")
 
 
 async def _until_readable(fd: int) -> None:

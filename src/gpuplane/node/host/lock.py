@@ -47,7 +47,7 @@ def open_lock(directory: Path) -> int:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     except FileExistsError:
         raise NotADirectoryError(errno.ENOTDIR, "it is not a directory", str(directory)) from None
-    if reason := files.untrusted(directory, follow=True):
+    if reason := files.untrusted_reason(directory, follow=True):
         way_out = (
             "users other than root could change the agent's state: run chown root and chmod go-w on it, or use "
             "another --state-dir"

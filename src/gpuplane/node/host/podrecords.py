@@ -109,7 +109,7 @@ class PodRecords:
         """The name of a pod's container, where it has one only; else ""."""
         with (
             suppress(OSError),
-            files.directory(self._root / POD_LOGS / f"{pod.namespace}_{pod.name}_{pod.uid}") as place,
+            files.open_directory(self._root / POD_LOGS / f"{pod.namespace}_{pod.name}_{pod.uid}") as place,
         ):
             with os.scandir(place) as entries:
                 found = [each.name for each in islice(entries, 2)]

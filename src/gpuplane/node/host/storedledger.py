@@ -19,7 +19,7 @@ def read_stored_ledger(directory: Path, boot: str) -> Ledger:
     """The ledger that a state directory holds now, as it holds in this boot; an empty one where the directory is not
     there, or somebody else could change it. Raises nothing."""
     try:
-        if files.untrusted(directory, follow=True):
+        if files.untrusted_reason(directory, follow=True):
             return Ledger(boot_id=boot)
     except OSError:
         return Ledger(boot_id=boot)

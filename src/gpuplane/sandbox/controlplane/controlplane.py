@@ -169,7 +169,7 @@ class ControlPlane:
     def _prepare_directory(self) -> None:
         """Raises ControlPlaneError and OSError."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if weak := files.weakness(self.directory.stat(), on_the_way=False):
+        if weak := files.untrusted_owner_or_mode(self.directory.stat(), on_the_way=False):
             reason = "others could change the cluster. Choose a directory that only you can change"
             raise ControlPlaneError(f"{self.directory} {weak}: {reason}")
         for name in ("pki", "logs"):

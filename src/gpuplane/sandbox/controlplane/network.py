@@ -122,7 +122,7 @@ class EgressProxy:
         """Raises OSError."""
         self.path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
-        with files.directory(self.path.parent) as directory:  # the path of a socket has at most 107 bytes
+        with files.open_directory(self.path.parent) as directory:  # the path of a socket has at most 107 bytes
             listener.bind(f"/proc/self/fd/{directory}/{self.path.name}")
         self.path.chmod(0o600)  # nobody can connect yet
         self._server = await asyncio.start_unix_server(self._accept, sock=listener, limit=MAX_HEAD_BYTES)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuplane.base.files import directory
+from gpuplane.base.files import open_directory
 from gpuplane.node.host.lock import open_lock, try_lock
 from tests.cli.commands.mig.node import CardGpu, Driver, layouts_file, mig
 from tests.node.core.partitions.tables import FOUR, SEVEN
@@ -216,7 +216,7 @@ def test_what_kubelet_has_written_down_is_held(
 def test_an_agent_with_another_state_directory_stops_it(driver: Driver, words: list[object], tmp_path: Path) -> None:
     """It serves kubelet, so it has kubelet's lock."""
     (tmp_path / "k/device-plugins").mkdir(parents=True)
-    with directory(tmp_path / "k/device-plugins") as theirs:
+    with open_directory(tmp_path / "k/device-plugins") as theirs:
         fcntl.flock(theirs, fcntl.LOCK_EX)
         done = mig("apply", "-c", "halves", *words)
     assert (done.exit_code, driver.changes) == (1, [])

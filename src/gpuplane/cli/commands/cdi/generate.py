@@ -7,7 +7,7 @@ import click
 import msgspec
 import yaml
 
-from gpuplane.base.files import untrusted
+from gpuplane.base.files import untrusted_reason
 from gpuplane.base.text import format_count, group_by_key, join
 from gpuplane.cli.commands.cdi.asked import library_folders, note, options, output_file, requested_spec
 from gpuplane.cli.commands.cdi.ineffectiveoptions import options_without_effect
@@ -73,7 +73,7 @@ def command(machine: str, driver_root_ctr_path: str, timeout: float, **option_va
 def _write(text: str, path: Path) -> None:
     path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     replace_file(path.parent, path.name, text.encode())
-    if reason := untrusted(path, follow=True):
+    if reason := untrusted_reason(path, follow=True):
         note(f"{path}: {reason}: users other than root could change what containers get; let only root write there")
 
 

@@ -63,7 +63,7 @@ class Hooks:
 
 def _parsed(path: Path) -> Mapping[HookName, tuple[Hook, ...]]:
     try:
-        if reason := files.untrusted(path, follow=True):
+        if reason := files.untrusted_reason(path, follow=True):
             raise click.ClickException(f"{path}: {reason}: others could have programs run with your rights")
         return parse_hooks(read(path), str(path))
     except OSError as error:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuplane.base.diewithparent import die_with_parent
-from gpuplane.base.files import untrusted
+from gpuplane.base.files import untrusted_reason
 from gpuplane.base.text import clip
 from gpuplane.node.hardware.nvidia.driver.callpage import AnnouncedCall
 from gpuplane.node.hardware.nvidia.driver.driverroot import find_library, find_program
@@ -107,6 +107,6 @@ def _preloaded(driver_root: str, library_folders: tuple[str, ...]) -> dict[str, 
 
 def _roots(path: str) -> str:
     """What root may run, for nobody else can change it. Raises PermissionError."""
-    if reason := untrusted(path, follow=True):
+    if reason := untrusted_reason(path, follow=True):
         raise PermissionError(None, f"not run, because {reason}", path)
     return path

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from gpuplane.base import files
-from gpuplane.base.files import untrusted
+from gpuplane.base.files import untrusted_reason
 from gpuplane.base.text import escape_unprintable
 from gpuplane.base.value import Value
 from gpuplane.node.core.containers.cdi.names import CDI_KINDS, PLAIN_VENDOR, VENDOR, spec_file_name
@@ -77,7 +77,7 @@ def check_trusted(directory: Path) -> None:
 def _risk(directory: Path) -> str:
     """Why somebody else could put other files there; "" if nobody could, or nothing is there."""
     try:
-        return untrusted(directory, follow=True)
+        return untrusted_reason(directory, follow=True)
     except FileNotFoundError:
         return ""
 

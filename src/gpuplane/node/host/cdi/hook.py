@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from posixpath import normpath
 
-from gpuplane.base.files import untrusted
+from gpuplane.base.files import untrusted_reason
 from gpuplane.node.host.cdi import ldconfig
 from gpuplane.node.model.config import Settings
 from gpuplane.node.model.facts import StatusChanged
@@ -57,7 +57,7 @@ def hook_status(path: Path, host: Path | None = None) -> CdiHookStatus:
     `host`: where the host's root is seen; None: it is not, and what the hook needs of it is there for all we know.
     """
     try:
-        mode, weak = path.stat().st_mode, untrusted(path, follow=True)
+        mode, weak = path.stat().st_mode, untrusted_reason(path, follow=True)
     except FileNotFoundError:
         return CdiHookStatus("ok", f"not installed at {path}")
     except OSError as error:

@@ -30,7 +30,7 @@ def has_usable_ldconfig(root: Path) -> bool:
         if way.real is None:
             continue
         try:
-            with files.opened(f"{root}{way.real}", follow=False) as file:
+            with files.open_regular_file(f"{root}{way.real}", follow=False) as file:
                 if os.fstat(file).st_size > MAX_PROGRAM_SIZE:
                     return False  # the hook looks no further
                 if _static(file):
@@ -49,7 +49,7 @@ def _way(root: Path, path: str) -> files.ResolvedPath:
             return os.lstat(f"{root}{at or '/'}")
         return None
 
-    return files.walk(path, lstat, lambda at: os.readlink(f"{root}{at}"))  # noqa: PTH115 (as it stands)
+    return files.resolve_path(path, lstat, lambda at: os.readlink(f"{root}{at}"))  # noqa: PTH115 (as it stands)
 
 
 def _static(file: int) -> bool:

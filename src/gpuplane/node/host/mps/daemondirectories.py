@@ -42,7 +42,7 @@ class DaemonDirectories:
                 reason = "is too long for a socket's path: use a shorter name for the resource or the root"
                 raise OSError(errno.ENAMETOOLONG, reason, str(path))
         self.home.mkdir(mode=0o711, parents=True, exist_ok=True)
-        if reason := files.untrusted(self.home.parent):
+        if reason := files.untrusted_reason(self.home.parent):
             raise OSError(errno.EPERM, f"{reason}: users other than root could end the daemon", str(self.home))
         _take(self.home, 0o711)
         for path, mode in ((self.pipe, PIPE_DIRECTORY_MODE), (self.log, 0o711), (self.shm, 0o1777)):
@@ -100,5 +100,5 @@ class DaemonDirectories:
 
 def _take(path: Path, mode: int) -> None:
     """A directory of ours is as we made it, whatever its clients did."""
-    with files.directory(path) as found:
+    with files.open_directory(path) as found:
         files.take_ownership(found, mode)

@@ -107,7 +107,7 @@ def _read_statuses(
 def _risk(folder: Path) -> str:
     """Who else could write what we read there, and read what we write; "" if nobody could, or nothing is there."""
     try:
-        return files.untrusted(folder)
+        return files.untrusted_reason(folder)
     except FileNotFoundError:
         return ""
     except OSError as error:

@@ -53,7 +53,7 @@ class DaemonSockets:
         self._modes = {}
         for name in (*SOCKET_TYPES, PID_FILE):
             (self.closed / name).unlink(missing_ok=True)
-        with files.directory(self._pipe) as pipe:
+        with files.open_directory(self._pipe) as pipe:
             for name in (*SOCKET_TYPES, PID_FILE):
                 _take_away(pipe, name)
 
@@ -67,7 +67,7 @@ class DaemonSockets:
         self.closed.mkdir(mode=0o700, parents=True, exist_ok=True)
         files.replace(self.closed / PID_FILE, b"%d\n" % daemon.pid, sync=False)
         bound = _bound(daemon, self.closed)
-        with files.directory(self._pipe) as pipe, files.directory(self.closed) as closed:
+        with files.open_directory(self._pipe) as pipe, files.open_directory(self.closed) as closed:
             for name in SOCKET_TYPES:
                 aside = f"{name}.new"
                 with suppress(FileNotFoundError):
@@ -89,7 +89,7 @@ class DaemonSockets:
     def mend(self) -> list[str]:
         """Put back what a client has taken away or replaced; its names. Raises OSError."""
         mended = []
-        with files.directory(self._pipe) as pipe:
+        with files.open_directory(self._pipe) as pipe:
             if files.take_ownership(pipe, PIPE_DIRECTORY_MODE):
                 mended.append("the directory's owner and mode")
             for name in SOCKET_TYPES:
@@ -154,7 +154,7 @@ def _bound(daemon: Process, closed: Path) -> set[tuple[int, int]] | None:
     trial = closed / ".trial"
     trial.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as own:
-        with files.directory(closed) as directory:
+        with files.open_directory(closed) as directory:
             own.bind(f"/proc/self/fd/{directory}/{trial.name}")
         try:
             told = _files_of_sockets()

@@ -89,7 +89,7 @@ class Supervisor:
             for path in (*reversed(self._root.parents), self._root, self._folder):
                 with suppress(FileExistsError):
                     path.mkdir(modes.get(path, 0o755))
-                if reason := files.weakness(path.lstat(), on_the_way=path not in modes):
+                if reason := files.untrusted_owner_or_mode(path.lstat(), on_the_way=path not in modes):
                     return f"{path} {reason}: it must be a directory (not a link) that only root can write to"
         except OSError as error:
             if isinstance(error, PermissionError) and os.geteuid():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from gpuplane.base.files import read, sync_directory, untrusted
+from gpuplane.base.files import read, sync_directory, untrusted_reason
 from gpuplane.node.core.runtimes.plan import (
     ChangeRecord,
     FileChange,
@@ -39,7 +39,7 @@ def lock_memories(state: Path) -> Iterator[None]:
     folder = state / FOLDER_NAME
     with as_node_access_failure(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if reason := untrusted(folder, follow=True):
+        if reason := untrusted_reason(folder, follow=True):
             raise NodeAccessFailed(
                 f"{folder}: {reason}: root restores files from it, so only root must be able to change it"
             )

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from contextlib import suppress
 
-from gpuplane.base.files import opened, read
+from gpuplane.base.files import open_regular_file, read
 from gpuplane.node.hardware.nvidia.driver import vgpu
 from gpuplane.node.hardware.nvidia.driver.devicenodes import DeviceNodes, parse_major_numbers
 from gpuplane.node.model.machine import Gpu, Vgpu
@@ -134,7 +134,7 @@ class KernelFiles:
 
     def _configuration(self, pci: str) -> bytes:
         """As much of a function's configuration as we may read. No more is asked for: beyond are registers."""
-        with suppress(OSError), opened(self._path(f"/sys/bus/pci/devices/{pci}/config")) as file:
+        with suppress(OSError), open_regular_file(self._path(f"/sys/bus/pci/devices/{pci}/config")) as file:
             return os.read(file, vgpu.CAPABILITIES_END)
         return b""
 

@@ -5,7 +5,7 @@ import os
 import sys
 from typing import TypeAlias
 
-from gpuplane.base.files import opened, untrusted
+from gpuplane.base.files import open_regular_file, untrusted_reason
 from gpuplane.node.hardware.nvidia.driver.channel import DriverOptions
 from gpuplane.node.hardware.nvidia.driver.driverroot import (
     NVML_SONAME,
@@ -90,7 +90,7 @@ def _check_file(path: str, chosen: str) -> None:
     And one that somebody else could change would have the agent do what they want.
     """
     try:
-        if reason := untrusted(path, follow=True):
+        if reason := untrusted_reason(path, follow=True):
             raise DriverUnusable(Fault(code="driver-unusable", message=f"{path} is not loaded: {reason}"))
         header, own = _header(path), _header(sys.executable)
     except FileNotFoundError:
@@ -109,7 +109,7 @@ def _missing(what: str, chosen: str) -> Fault:
 
 
 def _header(path: str) -> bytes:
-    with opened(path) as file:
+    with open_regular_file(path) as file:
         return os.read(file, 20).ljust(20, b"\0")
 
 

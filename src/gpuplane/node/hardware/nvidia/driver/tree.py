@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeAlias
 
-from gpuplane.base.files import ResolvedPath, walk
+from gpuplane.base.files import ResolvedPath, resolve_path
 
 ABSENT_ERRORS = (errno.ENOENT, errno.ENOTDIR)
 
@@ -72,7 +72,9 @@ class Tree:
 
     def _walk(self, path: str, *, follow: bool = True) -> ResolvedPath:
         if (path, follow) not in self._ways:
-            self._ways[path, follow] = walk(path, lambda at: self._lstat(at or "/"), self._target, follow=follow)
+            self._ways[path, follow] = resolve_path(
+                path, lambda at: self._lstat(at or "/"), self._target, follow=follow
+            )
         return self._ways[path, follow]
 
     def stat(self, path: str) -> os.stat_result | None:

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 import msgspec
-import yaml
 
 from gpuplane.sandbox.apiserver.fieldmanagers import Manager, apply_with_manager, record_update
 from gpuplane.sandbox.apiserver.http import Request
@@ -23,10 +22,10 @@ from gpuplane.sandbox.apiserver.objects import (
     parse_path,
     status_details_of,
 )
-from gpuplane.sandbox.apiserver.paging import check_version_reached, select_page
+from gpuplane.sandbox.apiserver.paging import select_page
 from gpuplane.sandbox.apiserver.patches import MERGE_KEYS, json_patch, merge_patch
-from gpuplane.sandbox.apiserver.queries import content_type, parse_boolean_option, parse_integer_option
-from gpuplane.sandbox.apiserver.selectors import matches
+from gpuplane.sandbox.apiserver.queries import content_type, parse_boolean_option
+from gpuplane.sandbox.apiserver.selectors import matches, parse_selector
 from gpuplane.sandbox.apiserver.watch import requested_form
 
 APPLY_PATCH, JSON_PATCH = "application/apply-patch+yaml", "application/json-patch+json"
@@ -65,7 +64,6 @@ class Registry:
             case "GET" if not where.name:
                 return self._list(request, where)
             case "GET":
-                check_version_reached(self.objects, parse_integer_option(request.query, "resourceVersion"))
                 return Answer(200, requested_form(request, self.objects.get(where)))
             case "POST" if where.subresource == "eviction":
                 return self._evict(where)
@@ -75,8 +73,8 @@ class Registry:
                 return self._create(where, request)
             case "PATCH" if content_type(request) == APPLY_PATCH:
                 return self._apply(where, request)
-            case "PUT" | "PATCH":
-                return self._update_or_patch(where, request)
+            case "PATCH":
+                return self._change(where, request)
             case "DELETE" if not where.name:
                 return self._delete_collection(where, request)
             case "DELETE":
@@ -93,9 +91,10 @@ class Registry:
         return Answer(200, {**head, "metadata": metadata, "items": None if partial and not shown else shown})
 
     def _select_objects(self, path: ResourcePath, query: Mapping[str, str]) -> tuple[list[Json], Json]:
-        """The objects that a request chooses, and the metadata of their list."""
-        fields, labels = query.get("fieldSelector", ""), query.get("labelSelector", "")
-        found = select_page(self.objects, path, query, lambda each: matches(each, fields, labels))
+        """The objects that a request asks for, and the metadata of their list."""
+        selector = query.get("fieldSelector", "")
+        parse_selector(selector)  # also where there is nothing to choose from
+        found = select_page(self.objects, path, query, lambda each: matches(each, selector))
         return list(found.items), found.metadata
 
     def _create(self, path: ResourcePath, request: Request) -> Answer:
@@ -136,10 +135,9 @@ class Registry:
         self._publish(where, {**pod, "spec": {**pod["spec"], "nodeName": target}, "status": status})
         return Answer(201, CREATED_ANSWER)
 
-    def _update_or_patch(self, path: ResourcePath, request: Request) -> Answer:
-        old, body = self.objects.get(path), _parse_body(request)
-        if request.method == "PATCH":
-            body = _patch(old, body, content_type(request))
+    def _change(self, path: ResourcePath, request: Request) -> Answer:
+        old = self.objects.get(path)
+        body = _patch(old, _parse_body(request), content_type(request))
         _check_uid_and_version(path, body.get("metadata") or {}, old["metadata"])
         new = record_update(old, _change_by_subresource(path, old, body), _manager_of(path, request))
         return Answer(200, self._store(path, old, new, request))
@@ -190,27 +188,12 @@ class Registry:
         return self._publish(path, new) or {}
 
 
-class _YamlLoader(yaml.SafeLoader):
-    """YAML as Kubernetes reads it: a time is a text."""
-
-
-_YamlLoader.yaml_implicit_resolvers = {
-    first: [each for each in known if each[0] != "tag:yaml.org,2002:timestamp"]
-    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 def _parse_body(request: Request) -> Any:
     """What a client sent, decoded: an object, or the list of a JSON patch. Raises StatusError."""
     try:
         found = msgspec.json.decode(request.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if not content_type(request).endswith("yaml"):
-            raise StatusError(400, "BadRequest", f"the object provided is unrecognized: {error}") from None
-        try:
-            found = yaml.load(request.body, Loader=_YamlLoader)  # noqa: S506 (a safe loader, but for times)
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            raise StatusError(400, "BadRequest", f"the object provided is unrecognized: {error}") from None
+        raise StatusError(400, "BadRequest", f"the object provided is unrecognized: {error}") from None
     wanted = list if content_type(request) == JSON_PATCH else dict
     if not isinstance(found, wanted):
         raise StatusError(400, "BadRequest", f"the object provided is unrecognized: it is no {wanted.__name__}")

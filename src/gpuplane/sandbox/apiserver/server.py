@@ -1,10 +1,10 @@
 """A small API server on a real socket, and everything that can go wrong with one.
 
-What it knows of the protocol: get, list, watch (bookmarks, expired versions, timeoutSeconds, selectors), create, update
-with the version that was read, patches (merge, strategic merge and JSON patches, of an object or its status),
-server-side apply with field managers (`fieldmanagers.py`), lists in pages and of old versions (`paging.py`), delete,
-metadata only (`as=PartialObjectMetadata`), bearer tokens, TLS. It knows no kind: what is sent is kept, and `admit`
-alone refuses or changes it. What a real server makes of our objects is tried on a real one (`tests/cluster`).
+What it knows of the protocol: get, list in pages (`paging.py`), watch (bookmarks, expired versions, timeoutSeconds),
+field selectors, create, patches (merge, strategic merge and JSON patches, of an object or its status), server-side
+apply with field managers (`fieldmanagers.py`), delete, metadata only (`as=PartialObjectMetadata`), bearer tokens, TLS.
+It knows no kind: what is sent is kept, and `admit` alone refuses or changes it. What a real server makes of our objects
+is tried on a real one (`tests/cluster`).
 
 Each server has a token of its own, which its kubeconfig has: other users of the machine reach the port, too. A page in
 a browser of this user reaches it under a name that leads here (DNS rebinding): the Host is checked.
@@ -231,8 +231,7 @@ class ApiServer:
     async def _watch(
         self, where: ResourcePath, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        for key in ("fieldSelector", "labelSelector"):
-            parse_selector(request.query.get(key, ""))  # what is none is refused before the stream
+        parse_selector(request.query.get("fieldSelector", ""))  # what is none is refused before the stream
         watcher = Watcher(where, request)
         watcher.start(self.objects)
         gone = asyncio.create_task(_until_gone(reader, watcher))

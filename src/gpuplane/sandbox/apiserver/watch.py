@@ -1,7 +1,7 @@
 """One open watch: which changes a client is told, and when its stream ends."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 
 from gpuplane.sandbox.apiserver.http import Request
 from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, ResourcePath, StatusError
@@ -20,12 +20,9 @@ class Watcher:
         """Queue what has to be heard first. An expired version is told in the stream, after a 200, as the real server
         tells it (apiserver/pkg/storage/cacher/cacher.go, newErrWatcher). Raises StatusError for what is no watch."""
         version = parse_integer_option(self._request.query, "resourceVersion")
-        initial = parse_boolean_option(self._request.query, "sendInitialEvents")
-        if not version or initial:
+        if not version:
             for each in objects.list(self.path):
                 self.queue_change(None, each)
-            if initial:
-                self.queue_bookmark(objects.version, {"k8s.io/initial-events-end": "true"})
             return
         try:
             self.queue_changes(objects.changes_since(self.path, version))
@@ -40,9 +37,7 @@ class Watcher:
 
     def queue_change(self, old: Json | None, new: Json | None) -> None:
         """Queue one change. An object that begins to match was added, one that ceases to was deleted."""
-        was, now = (
-            matches(each, self._query_value("fieldSelector"), self._query_value("labelSelector")) for each in (old, new)
-        )
+        was, now = (matches(each, self._request.query.get("fieldSelector", "")) for each in (old, new))
         kind = {(False, True): "ADDED", (True, True): "MODIFIED", (True, False): "DELETED"}.get((was, now))
         if kind is None:
             return
@@ -51,12 +46,11 @@ class Watcher:
             told = {**old, "metadata": {**old["metadata"], "resourceVersion": new["metadata"]["resourceVersion"]}}
         self.queue.put_nowait({"type": kind, "object": requested_form(self._request, told)})
 
-    def queue_bookmark(self, version: int, annotations: Mapping[str, str] | None = None) -> None:
+    def queue_bookmark(self, version: int) -> None:
         """Queue a bookmark where it is wanted."""
         if parse_boolean_option(self._request.query, "allowWatchBookmarks"):
             head = {"kind": self.path.kind, "apiVersion": self.path.version}
-            metadata: Json = {"resourceVersion": str(version), "creationTimestamp": None}
-            metadata |= {"annotations": dict(annotations)} if annotations else {}
+            metadata = {"resourceVersion": str(version), "creationTimestamp": None}
             self.queue.put_nowait({"type": "BOOKMARK", "object": {**head, "metadata": metadata}})
 
     def queue_end(self, refusal: StatusError | None = None) -> None:
@@ -77,9 +71,6 @@ class Watcher:
             if event is None:
                 return
             yield event
-
-    def _query_value(self, key: str) -> str:
-        return self._request.query.get(key, "")
 
 
 def requested_form(request: Request, found: Json | None) -> Json:

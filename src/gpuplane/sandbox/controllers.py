@@ -49,7 +49,7 @@ async def run_controller(kubeconfig: Path, settle: Callable[["ApiClient"], Await
 
 async def list_objects(client: "ApiClient", path: str) -> list[Json]:
     """All objects of a collection. Raises ApiServerError."""
-    return (await client.list(path, Json, scope="cluster")).items
+    return (await client.list(path, Json, size_limit="cluster")).items
 
 
 async def change(client: "ApiClient", path: str, found: Json, *operations: Json) -> None:

@@ -121,7 +121,7 @@ async def test_a_list_that_always_goes_on_is_given_up(
             with pytest.raises(ApiServerError, match=why):
                 await client.list("/api/v1/pods", ApiPod, metadata_only=True)
             with pytest.raises(ApiServerError, match=why):
-                await client.list("/api/v1/pods", ApiPod, scope="cluster", kind="pod")
+                await client.list("/api/v1/pods", ApiPod, size_limit="cluster", kind="pod")
             with pytest.raises(ApiServerError, match=why):
                 await client.list("/api/v1/pods", ApiPod)
         await asyncio.gather(*served)

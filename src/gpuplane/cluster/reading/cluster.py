@@ -98,7 +98,7 @@ def _with_budgets(pod: Pod, budgets: tuple[str, ...], allowed: Mapping[str, int]
 def _gpus_there(seen: Mapping[str, SeenNode], nodes: Iterable[ApiNode]) -> GpusThere:
     resources = {GPU_RESOURCE: 0, SHARED_RESOURCE: 0}
     for each in seen.values():
-        for resource in offered_resources(each.told) if each.told is not None else ():
+        for resource in offered_resources(each.annotation) if each.annotation is not None else ():
             if not resource.name.startswith(MIG_RESOURCE_PREFIX):
                 resources[resource.name] = max(resources.get(resource.name, 0), resource.share_mib)
     gpus = [gpu for each in seen.values() for gpu in each.node.gpus]

@@ -72,7 +72,7 @@ def _told_shares(
     gone or sick; what is held by nobody that is named; notes."""
     told, lost, nameless = dict[str, list[tuple[str, Share]]](), Counter[str](), list[tuple[Holding, Share]]()
     notes = [Note("annotation-unreadable", seen.node.name, seen.problem)] if seen.problem else []
-    for holding in seen.told.holdings if seen.told is not None else ():
+    for holding in seen.annotation.holdings if seen.annotation is not None else ():
         place = seen.devices.get(holding.device)
         shares = [] if place is None else _shares_of(seen, holding, place)
         if place is None:
@@ -92,8 +92,8 @@ def _shares_of(seen: SeenNode, holding: Holding, place: int) -> list[Share]:
     """What so many ids of one device take of its GPU."""
     gpu = seen.node.gpus[place]
     if gpu.is_partitioned and ":" in holding.device:
-        assert seen.told is not None
-        device = next((each for all in seen.told.gpus for each in all.mig if each.index == holding.device), None)
+        assert seen.annotation is not None
+        device = next((each for all in seen.annotation.gpus for each in all.mig if each.index == holding.device), None)
         if device is None or device.state not in GIVEN_OUT_STATES:  # a sick one is not among those that are free
             return []
         return [Share(place, 0, 0, device.profile)] * holding.ids

@@ -39,9 +39,11 @@ async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
     path = NODES_PATH
     try:
         async with connect(kubeconfig) as client:
-            nodes = await client.list(NODES_PATH, ApiNode, scope="cluster", kind="node", most=MAX_NODES)
+            nodes = await client.list(NODES_PATH, ApiNode, size_limit="cluster", kind="node", max_objects=MAX_NODES)
             path = PODS_PATH
-            pods = await client.list(PODS_PATH, ApiPod, fields=NOT_ENDED, scope="cluster", kind="pod", most=MAX_PODS)
+            pods = await client.list(
+                PODS_PATH, ApiPod, fields=NOT_ENDED, size_limit="cluster", kind="pod", max_objects=MAX_PODS
+            )
             budgets, unread = await _list_budgets(client)
     except ApiServerError as error:
         if error.code == 403:
@@ -57,7 +59,9 @@ async def list_cluster(kubeconfig: Path | None) -> SeenCluster:
 async def _list_budgets(client: "ApiClient") -> tuple[ObjectList[ApiBudget], list[Note]]:
     """(the budgets, a note where they may not be listed)."""
     try:
-        return await client.list(BUDGETS_PATH, ApiBudget, scope="cluster", kind="budget", most=MAX_BUDGETS), []
+        return await client.list(
+            BUDGETS_PATH, ApiBudget, size_limit="cluster", kind="budget", max_objects=MAX_BUDGETS
+        ), []
     except ApiServerError as error:
         if error.code != 403:
             raise

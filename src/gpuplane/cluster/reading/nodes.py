@@ -47,11 +47,11 @@ MAX_GPUS_PER_NODE = 256
 
 
 class SeenNode(NamedTuple):
-    """A Node that was read. `told`: what its annotation says; None: it has none that can be read, and `problem` says
-    why, if it has one. `devices`: the index of a device in the annotation → its place among the node's GPUs."""
+    """A Node that was read. `annotation`: of its GPUs; None: there is none that can be read, and `problem` says why.
+    `devices`: the index of a device in the annotation → its place among the node's GPUs."""
 
     node: Node
-    told: NodeGpus | None = None
+    annotation: NodeGpus | None = None
     devices: Mapping[str, int] = {}
     problem: str = ""
 
@@ -63,12 +63,12 @@ def read_node(api: ApiNode) -> SeenNode:
     problem = ""
     if text:
         try:
-            told = decode_node_gpus(text)
+            annotation = decode_node_gpus(text)
         except ValueError as error:
             problem = f"{error}"
         else:
-            if not {"gpus", "mig"} & set(told.cut):
-                return _by_annotation(node, told)
+            if not {"gpus", "mig"} & set(annotation.cut):
+                return _by_annotation(node, annotation)
             problem = f"annotation {ANNOTATION} does not say all GPUs: it would be too long"
     elif text := (api.metadata.annotations or {}).get(HAMI_DEVICES_ANNOTATION):
         try:
@@ -114,9 +114,9 @@ def profile_name(resource: str) -> str:
     return size + memory + attributes.replace(".", "+")
 
 
-def _by_annotation(node: Node, told: NodeGpus) -> SeenNode:
+def _by_annotation(node: Node, annotation: NodeGpus) -> SeenNode:
     gpus, devices = list[Gpu](), dict[str, int]()
-    for each in told.gpus:
+    for each in annotation.gpus:
         singles = [device for device in each.mig if device.resource is not None and _is_offered_as_gpu(device)]
         if singles:
             for device in singles:
@@ -126,14 +126,14 @@ def _by_annotation(node: Node, told: NodeGpus) -> SeenNode:
         devices[each.index] = len(gpus)
         devices |= {device.index: len(gpus) for device in each.mig}
         gpus.append(_gpu(each))
-    if told.state not in GIVEN_OUT_STATES:
-        gpus = [each.but(code=each.code or told.code or told.state) for each in gpus]
-    return SeenNode(node.but(gpus=tuple(gpus)), told, devices)
+    if annotation.state not in GIVEN_OUT_STATES:
+        gpus = [each.but(code=each.code or annotation.code or annotation.state) for each in gpus]
+    return SeenNode(node.but(gpus=tuple(gpus)), annotation, devices)
 
 
-def offered_resources(told: NodeGpus) -> Iterator[OfferedResource]:
+def offered_resources(annotation: NodeGpus) -> Iterator[OfferedResource]:
     """The resource of each device that has one."""
-    for gpu in told.gpus:
+    for gpu in annotation.gpus:
         found = gpu.resource, *(each.resource for each in gpu.mig)
         yield from (each for each in found if each is not None)
 

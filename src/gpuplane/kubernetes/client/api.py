@@ -25,7 +25,7 @@ from lightkube import ConfigError
 from gpuplane.base.text import clip
 from gpuplane.kubernetes.client import connection
 from gpuplane.kubernetes.client.errors import ApiServerError, WatchExpired
-from gpuplane.kubernetes.client.lists import GONE, ListReader, ObjectList, Scope
+from gpuplane.kubernetes.client.lists import GONE, ListReader, ListSizeLimit, ObjectList
 from gpuplane.kubernetes.client.streams import read_body, read_lines
 from gpuplane.kubernetes.objects import NOT_DECODED
 
@@ -104,9 +104,9 @@ class ApiClient:
         *,
         fields: str = "",
         metadata_only: bool = False,
-        scope: Scope = "node",
+        size_limit: ListSizeLimit = "node",
         kind: str = "",
-        most: int = 0,
+        max_objects: int = 0,
     ) -> ObjectList[T]:
         """The objects of a collection that a field selector chooses. The rest says `ListReader`."""
         chosen, headers = {"fieldSelector": fields} if fields else {}, _accept(metadata_only, "List")
@@ -115,7 +115,7 @@ class ApiClient:
             return await self._ask(self._http.build_request("GET", path, params={**chosen, **page}, headers=headers))
 
         with self._decoding():
-            return await ListReader(f"{self.url} at {path}", shape, scope, kind, most).read(ask)
+            return await ListReader(f"{self.url} at {path}", shape, size_limit, kind, max_objects).read(ask)
 
     @overload
     async def send(

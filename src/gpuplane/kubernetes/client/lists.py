@@ -22,7 +22,7 @@ EMPTY_PAGE_BYTES = 256 << 10
 GetList); a proxy that leaves out what a user may not see does not."""
 GONE = 410
 T = TypeVar("T")
-Scope = Literal["node", "cluster"]
+ListSizeLimit = Literal["node", "cluster"]
 """How much a list may have: what concerns one node, or a whole cluster."""
 ReadPage = Callable[[Mapping[str, str]], Awaitable[bytes]]
 """Asks for a page by its parameters. Raises ApiServerError."""
@@ -46,15 +46,17 @@ class ListReader(Generic[T]):
     """Reads the pages of one list.
 
     `where`: the collection, for messages. `kind`: what an object of it is called: one that cannot be read is passed
-    over; "": it makes the whole list unreadable. `most`: how many objects it may have; 0: any number.
+    over; "": it makes the whole list unreadable. `max_objects`: how many objects it may have; 0: any number.
     """
 
-    def __init__(self, where: str, shape: type[T], scope: Scope = "node", kind: str = "", most: int = 0) -> None:
-        self._where, self._kind, self._most = where, kind, most
+    def __init__(
+        self, where: str, shape: type[T], size_limit: ListSizeLimit = "node", kind: str = "", max_objects: int = 0
+    ) -> None:
+        self._where, self._kind, self._max_objects = where, kind, max_objects
         self._shape = shape
         self._bounds = (
             (MAX_LIST_BYTES, MAX_LIST_SECONDS)
-            if scope == "node"
+            if size_limit == "node"
             else (MAX_CLUSTER_LIST_BYTES, MAX_CLUSTER_LIST_SECONDS)
         )
 
@@ -82,8 +84,8 @@ class ListReader(Generic[T]):
                     raise ListExpired(f"{error}", error.code) from None
                 raise
             metadata, count = self._decode(body, found)
-            if self._most and len(found.items) + len(found.unreadable) > self._most:
-                raise ApiServerError(f"{self._where} has more than {self._most} objects")
+            if self._max_objects and len(found.items) + len(found.unreadable) > self._max_objects:
+                raise ApiServerError(f"{self._where} has more than {self._max_objects} objects")
             if not (following := metadata.continue_token):
                 return found._replace(version=metadata.resource_version)
             taken.add(max(len(body), MIN_PIECE_BYTES if count else EMPTY_PAGE_BYTES), following)

@@ -358,6 +358,14 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("--runtime contanerd", 2, "Did you mean 'containerd'?"),
         Row("--runtime docker --set-as-default", 2, "--set-as-default"),
     ),
+    "sandbox fetch": (
+        Row("--directory {programs}", says="kube-apiserver", verbatim=True),
+        Row("--directory {programs} --json"),
+        Row("--directory {here} --mirror http://127.0.0.1:9", 1, "is not empty"),
+        Row("--arch amd46", 2, "Did you mean 'amd64'?"),
+        Row("--version 1.36", 2, "'1.36' is no version"),
+        Row("--mirror dl.k8s.io", 2, "is no address of a site"),
+    ),
     "sandbox kubelet": (
         Row("--root {fresh}/k", says="kubelet has stopped", typed="help\nls\n"),
         Row("--root {fresh}/k --json", says="stopped"),

@@ -26,7 +26,7 @@ PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time\
 CLUSTER = json.dumps({"kind": "List", "items": objects()})
 ROOMY = "- {{index: {n}, uuid: GPU-{n}, memory_mib: 81920}}\n"
 NAMES = {
-    **{name: name for name in ("specs", "wrong", "ours", "closed")},
+    **{name: name for name in ("specs", "wrong", "ours", "closed", "programs")},
     **{name: f"{name}.yaml" for name in ("machine", "two", "small", "config", "unreadable")},
     "runtime": "config.toml",
     "layouts": "layouts.yaml",
@@ -65,6 +65,9 @@ class World:
         shutil.copy(find_machine_file("dgx-a100"), self.here / "machine.yaml")
         shutil.copy(DATA / "node/core/containers/registry/testdata/nvidia.yaml", self.here / "specs/nvidia.yaml")
         shutil.copy(DATA / "node/core/runtimes/files/kubeadm-1.7.toml", self.here / "config.toml")
+        (self.here / "programs").mkdir()
+        for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"):
+            (self.here / f"programs/{name}").touch()
         texts = {
             "two.yaml": "".join(
                 ("gpus:\n", *(f"- {{index: {n}, uuid: GPU-{n}, memory_mib: 81920}}\n" for n in range(2)))

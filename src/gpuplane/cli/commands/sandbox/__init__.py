@@ -9,6 +9,7 @@ COMMANDS = {
     "up": "run a cluster on this machine: a real control plane and played nodes",
     "status": "show whether a cluster runs, and where",
     "down": "end the cluster",
+    "fetch": "download the programs of a control plane",
     "kubelet": "run the parts of a kubelet that deal with devices",
 }
 

@@ -329,7 +329,8 @@ async def test_of_events_those_about_its_node(admin: Client) -> None:
         ("PATCH", "/policy-own", {"count": 2}, "allowed"),
         ("POST", "", event("policy-new", "n2"), about),
         ("POST", "", event("policy-new", "n1", kind="Pod"), about),
-        ("POST", "", nobody, "gpuplane-agent-own-node"),  # by an error of its expression
+        ("POST", "", nobody, about),
+        ("POST", "", {**nobody, "involvedObject": {"kind": "Node"}}, about),
         ("PATCH", "/policy-other", {"count": 2}, about),
         ("PATCH", "/policy-other", {"involvedObject": {"name": "n1", "uid": "n1"}}, about),
         ("DELETE", "/policy-own", None, "does nothing else"),

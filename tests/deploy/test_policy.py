@@ -88,8 +88,8 @@ def test_its_expressions(spec: Json) -> None:
         "variables.ownNode != ''",
         "request.operation == 'UPDATE' || (variables.isEvent && request.operation == 'CREATE')",
         "variables.isEvent || (has(request.name) && request.name == variables.ownNode)",
-        "!variables.isEvent || (has(object.involvedObject) && object.involvedObject.kind == 'Node' "
-        "&& object.involvedObject.name == variables.ownNode "
+        "!variables.isEvent || (has(object.involvedObject.kind) && object.involvedObject.kind == 'Node' "
+        "&& has(object.involvedObject.name) && object.involvedObject.name == variables.ownNode "
         "&& (request.operation == 'CREATE' || object.involvedObject == oldObject.involvedObject))",
         f"!variables.isStatus || ( {same.format(METADATA, 'metadata')} && {same.format(STATUS, 'status')} "
         f"&& {others.format('object')} == {others.format('oldObject')} )",

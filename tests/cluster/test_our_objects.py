@@ -1,6 +1,8 @@
 """What we say to an API server, a real one keeps as we say it: slices, status of claims, conditions and Events."""
 
 import asyncio
+import re
+import shlex
 from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from gpuplane.node.model.resourceslices import ResourceSlice
 from gpuplane.node.model.snapshot import Snapshot
 from gpuplane.node.model.views import NodeEvent
 from tests.cluster.controlplane import Client, ControlPlane, Json
+from tests.deploy.kustomize import DEPLOY
 from tests.node.core.dra.nodes import DRA, after, claim, node, written
 from tests.texts import as_shown
 
@@ -181,3 +184,19 @@ async def test_an_event_is_made_and_counted_up(control_plane: ControlPlane, admi
     [found] = (await admin.ask("GET", EVENTS, fieldSelector=f"involvedObject.name={LONGEST_NODE}"))["items"]
     assert (found["count"], found["reason"], found["message"]) == (2, event.reason, event.message)
     await admin.ask("DELETE", f"{EVENTS}/{found['metadata']['name']}")
+
+
+async def test_the_conditions_of_an_agent_that_is_gone(admin: Client) -> None:
+    """By the patch of deploy/README.md they go, and no other: nobody else would take them away."""
+    [patch] = re.findall(r"kubectl patch node .*\n\s+(-p '.*')", (DEPLOY / "README.md").read_text())
+    types = ("GPUProblem", "Ready", "gpuplane.io/GPUReady", "gpuplane.io/MIGReady")
+    node = "/api/v1/nodes/uninstalled"
+    await admin.ask("POST", "/api/v1/nodes", {"metadata": {"name": "uninstalled"}})
+    said = {"conditions": [{"type": each, "status": "True"} for each in types], "capacity": {"cpu": "8"}}
+    await admin.patch(node, {"status": said}, "status")
+    strategic = "application/strategic-merge-patch+json"  # kubectl's own choice
+    answer = await admin.ask("PATCH", f"{node}/status", msgspec.json.decode(shlex.split(patch)[1]), strategic)
+    await admin.ask("DELETE", node)
+
+    assert [each["type"] for each in answer["status"]["conditions"]] == ["Ready"]
+    assert answer["status"]["capacity"] == {"cpu": "8"}

@@ -1,20 +1,16 @@
 """What an agent leaves on a node, and in its Node, goes as deploy/README.md says."""
 
 import asyncio
-import json
 import os
-import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import yaml
 
-from gpuplane.sandbox.apiserver.server import ApiServer
 from gpuplane.sandbox.kubelet import Kubelet, pod
 from tests.conformance.podman.node import Node, install
 from tests.deploy.kustomize import DEPLOY, apply, build
@@ -56,23 +52,6 @@ def test_everything_that_is_written_is_taken_away(spec: Any) -> None:
     for path, (_, access) in written.items():
         if access == "rw" and not path.startswith(("/var/lib/kubelet/", "/run/")):
             assert any(f"{path}/".startswith(f"{each}/") for each in OURS), path
-
-
-async def test_the_conditions_go_and_no_other() -> None:
-    """By the patch of deploy/README.md: nobody else would take them away."""
-    [patch] = re.findall(r"kubectl patch node .*\n\s+(-p '.*')", README)
-    types = ("GPUProblem", "Ready", "gpuplane.io/GPUReady", "gpuplane.io/MIGReady")
-    ours, ready, serving, layouts = ({"type": each, "status": "True"} for each in types)
-    strategic = {"Content-Type": "application/strategic-merge-patch+json"}  # kubectl's own choice
-    async with ApiServer() as server, httpx2.AsyncClient(base_url=server.url, headers=server.authorization) as client:
-        server.put(
-            "/api/v1/nodes/a", {"status": {"conditions": [ours, ready, serving, layouts], "capacity": {"cpu": "8"}}}
-        )
-        body = json.loads(shlex.split(patch)[1])
-        answer = await client.patch("/api/v1/nodes/a/status", content=json.dumps(body), headers=strategic)
-
-        assert answer.status_code == 200
-        assert answer.json()["status"] == {"conditions": [ready], "capacity": {"cpu": "8"}}
 
 
 def without() -> str:

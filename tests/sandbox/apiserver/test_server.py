@@ -72,10 +72,6 @@ async def test_a_patch_of_a_status_merges_its_conditions(server: ApiServer, clie
         ("Ours", "True", "Fine"),
         ("New", "?", None),
     ]
-    assert await conditions(PatchType.STRATEGIC, {"type": "New", "$patch": "delete"}) == [
-        ("Ready", "True", None),
-        ("Ours", "True", "Fine"),
-    ]
     assert await conditions(PatchType.MERGE, {"type": "Ours", "status": "True"}) == [("Ours", "True", None)]
     found = (await client.get(Node, "a")).metadata
     assert found

@@ -12,12 +12,12 @@ MERGE_KEYS = {"conditions": "type", "addresses": "type", "taints": "key", "conta
 
 
 def merge_patch(old: Any, patch: Any, keys: Mapping[str, str] = {}, field: str = "") -> Any:
-    """A JSON merge patch (RFC 7386); with `keys`, a strategic one. Of its directives it knows `$patch: delete`."""
+    """A JSON merge patch (RFC 7386); with `keys`, a strategic one, without directives."""
     if field in keys and isinstance(old, list) and isinstance(patch, list):
         name = keys[field]
         changes = {each[name]: each for each in patch}
         kept = [merge_patch(each, changes.pop(each[name], {}), keys) for each in old]
-        return [each for each in (*kept, *changes.values()) if each.get("$patch") != "delete"]
+        return [*kept, *changes.values()]
     if not isinstance(patch, dict):
         return patch
     result = dict(old) if isinstance(old, dict) else {}

@@ -66,8 +66,12 @@ async def test_one_that_cannot_be_started_again_is_an_error(tmp_path: Path) -> N
     (tmp_path / "a").chmod(0o755)
     programs = Supervisor(tmp_path, {"a": [tmp_path / "a"]}, print)
     await programs.start("a")
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(ProgramFails, match=rf"a ends .*: it cannot be started again: .* '{tmp_path}/a'"):
         await fails(programs)
+    programs.is_ready = True
+    (tmp_path / "a").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "a").chmod(0o755)
+    await until(lambda: "a" in programs.pids)
 
     await programs.end(gently=())
 

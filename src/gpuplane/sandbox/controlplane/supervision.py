@@ -38,6 +38,7 @@ class Supervisor:
         self._children = dict[str, Child]()
         self._tasks = dict[str, asyncio.Task[None]]()
         self._ends_at_start = dict.fromkeys(commands, 0)
+        self._start_errors = dict[str, str]()
         self._reported = set[str]()
 
     @property
@@ -52,13 +53,10 @@ class Supervisor:
             self._tasks[name] = asyncio.create_task(self._keep(name))
 
     def check(self) -> None:
-        """Raises ProgramFails, or what kept a program from being started again."""
-        for name, task in self._tasks.items():
-            if task.done():
-                task.result()
+        """Raises ProgramFails."""
+        for name, child in self._children.items():
             if not self.is_ready and self._ends_at_start[name] >= MAX_ENDS_AT_START:
-                child = self._children[name]
-                raise ProgramFails(f"{name} ends as soon as it starts: {last_line(child.log)}. Its log: {child.log}")
+                raise ProgramFails(f"{name} ends as soon as it starts: {self._reason(name)}. Its log: {child.log}")
 
     async def restart(self, name: str) -> None:
         """Kill a program, and wait until it runs again."""
@@ -98,15 +96,22 @@ class Supervisor:
             self._note_end(name, status)
             await asyncio.sleep(pauses.seconds)
             pauses.after(well=False)
-            self._children[name] = await self._start(name)
+            try:
+                self._children[name] = await self._start(name)
+                self._start_errors.pop(name, None)
+            except OSError as error:  # then what has ended counts as ended once more
+                self._start_errors[name] = clip(f"it cannot be started again: {error}")
 
     def _note_end(self, name: str, status: int) -> None:
         if not self.is_ready:
             self._ends_at_start[name] += 1
         elif name not in self._reported:
             self._reported.add(name)
-            how = f"signal {-status}" if status < 0 else f"status {status}: {last_line(self._children[name].log)}"
+            how = f"signal {-status}" if status < 0 else f"status {status}: {self._reason(name)}"
             self._report(f"{name} has ended ({how}) and is started again. Its log: {self._children[name].log}")
+
+    def _reason(self, name: str) -> str:
+        return self._start_errors.get(name) or last_line(self._children[name].log)
 
 
 def last_line(log: Path) -> str:

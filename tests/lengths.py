@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 T = TypeVar("T")
 
-EXAMPLES, SOAK = 50, 500
+EXAMPLES, SOAK = 30, 500
 """Of a property that asks for no number of its own."""
 
 

@@ -14,7 +14,7 @@ from tests.chaos.site import Broken
 from tests.lengths import length, soaking
 
 GPU = "nvidia.com/gpu"
-SECONDS = {"hgx-h100": length(21, 600), "a100-mig": length(60, 600)}
+SECONDS = {"hgx-h100": length(21, 600), "a100-mig": length(36, 600)}
 """Machine → how long it is played on."""
 
 

@@ -3,7 +3,9 @@
 import json
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -100,6 +102,12 @@ def test_the_choice_is_what_the_page_shows() -> None:
     assert [line.rstrip() for line in screen(ended.out)] == shown.split("\n")
 
 
+@cache
+def manifests() -> list[Any]:
+    """All that deploy/ makes."""
+    return [each for path in ROOT.glob("deploy/**/*.yaml") for each in yaml.safe_load_all(path.read_text()) if each]
+
+
 @pytest.mark.parametrize(
     "page",
     [ROOT / "README.md", *ROOT.glob("deploy/*.md"), *ROOT.glob("docs/runbooks/*.md")],
@@ -108,7 +116,7 @@ def test_the_choice_is_what_the_page_shows() -> None:
 def test_what_is_asked_of_the_cluster_is_what_the_manifests_make(page: Path) -> None:
     """Namespace, DaemonSets, the label of the agent's pods, and the image's version."""
     text = page.read_text()
-    made = [each for path in ROOT.glob("deploy/**/*.yaml") for each in yaml.safe_load_all(path.read_text()) if each]
+    made = manifests()
     names = {(each["kind"], each["metadata"]["name"]) for each in made if "metadata" in each}
     labels = {tuple(label) for each in made for label in each.get("metadata", {}).get("labels", {}).items()}
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]

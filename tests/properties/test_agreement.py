@@ -421,7 +421,7 @@ READY: tuple[Step, ...] = (
 )
 
 
-@of(max_examples=length(200, 5000))
+@of(max_examples=length(80, 5000))
 @given(machines(), CONFIGURED, st.sampled_from((True, True, True, False)), st.lists(FACTS, max_size=25))
 def test_all_say_what_kubelet_is_told(
     machine: Machine, configured: ConfigLoaded, ready: bool, steps: list[Step]

@@ -357,7 +357,7 @@ def unsynced() -> Iterator[None]:
         yield
 
 
-@of(max_examples=length(150, 5000))
+@of(max_examples=length(60, 5000))
 @given(operations=st.lists(OPERATIONS, min_size=20, max_size=80))
 def test_claims_in_any_history(unsynced: None, operations: list[tuple[str, int]]) -> None:
     """Prepare, unprepare, restart, crash, fault and heal, late lists, claims deleted or created again."""

@@ -374,7 +374,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=length(150, 2000))
+@settings(max_examples=length(60, 2000))
 @given(st.lists(STEPS, max_size=25), st.booleans(), st.sampled_from([Driver, DescribedDriver]))
 @example(
     [("ask", 1, 1), *[("work",)] * 30, ("admit", 3, True), ("ask", 2, 2), *[("work",)] * 9, ("reboot",)], False, Driver

@@ -168,7 +168,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=length(200, 4000))
+@settings(max_examples=length(80, 4000))
 @given(st.lists(STEPS, max_size=10))
 @example([("configure", LONG), ("attempt",), ("kill", NONE)])  # it was set, and nobody had said so
 @example([("configure", LONG), ("begin",), ("kill", NONE)])  # the disk did not know of the wish

@@ -66,7 +66,7 @@ def told(families: Iterable[object]) -> list[tuple[str, tuple[tuple[str, str], .
 
 
 @given(metric_lists())
-@settings(max_examples=length(300, 1_500))
+@settings(max_examples=length(80, 1_500))
 def test_both_formats_carry_every_series(metrics: tuple[Metric, ...]) -> None:
     """Names, labels with any text in them, and values come out as they went in."""
     expected = sorted(

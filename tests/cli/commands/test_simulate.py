@@ -100,8 +100,9 @@ def test_csv_has_the_figures_of_the_runs(trace: tuple[object, ...], tmp_path: Pa
     assert found["fragmentation", "100"] == pytest.approx(run["points"][99]["fragmentation"], abs=1e-4)
 
 
-@pytest.mark.parametrize("queue", [(), ("--departures", "--queue", "fifo")])
-@pytest.mark.parametrize(("suffix", "begins"), [(".png", b"\x89PNG"), (".svg", b"<?xml")])
+@pytest.mark.parametrize(
+    ("suffix", "begins", "queue"), [(".png", b"\x89PNG", ()), (".svg", b"<?xml", ("--departures", "--queue", "fifo"))]
+)
 def test_a_plot(trace: tuple[object, ...], tmp_path: Path, suffix: str, begins: bytes, queue: tuple[str, ...]) -> None:
     """The same report gives the same bytes."""
     out = tmp_path / f"plot{suffix}"

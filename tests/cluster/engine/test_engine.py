@@ -28,6 +28,7 @@ from gpuplane.cluster.model.requests import (
     Share,
 )
 from gpuplane.kubernetes.selectors import NodeSelector, NodeSelectorTerm, Requirement, Taint, Toleration
+from tests.lengths import length
 
 GIB = 1024
 
@@ -96,8 +97,13 @@ def test_what_a_request_takes(wanted: Request, shares: list[tuple[int, int]] | N
     assert (found and [(each.milli, each.memory_mib) for part in found.shares for each in part]) == shares
 
 
-@pytest.mark.parametrize("units", [1, 3, 7, 48, 1000, 1001, 2500])
-@pytest.mark.parametrize("policy", sorted(POLICIES))
+@pytest.mark.parametrize(
+    ("policy", "units"),
+    [
+        *((policy, units) for policy in sorted(POLICIES) for units in (1, 3, 7, 48)),
+        *((policy, units) for policy in length(["binpack"], sorted(POLICIES)) for units in (1000, 1001, 2500)),
+    ],
+)
 def test_a_gpu_takes_as_many_ids_as_its_node_offers(policy: str, units: int) -> None:
     """Whether they divide a GPU or not; for pods of one container and of two."""
     both = Request(gpus=(GpuRequest(units=1),) * 2)

@@ -129,7 +129,7 @@ async def test_no_drain_and_no_verdict_is_lost_between_versions_and_no_pod_but_i
 ) -> None:
     """Forward and back, asked or killed, while pods come and go; the older one says what it left out."""
     history = History(tmp_path, seed)
-    turns, gaps, acts = length(6, 50), list[PluginGap](), list[PluginGap]()
+    turns, gaps, acts = length(4, 50), list[PluginGap](), list[PluginGap]()
     async with Kubelet(tmp_path / "k", seed=seed) as kubelet:
         old = history.agent(0)
         await old.start()

@@ -13,7 +13,7 @@ from tests.node.agent.test_cdi import GPUS, made
 from tests.node.host.cdi.world import Place, machine
 
 ROOT = Path(__file__).parents[4]
-KILLS, AGENTS = length(25, 500), length(3, 12)
+KILLS, AGENTS = length(10, 500), length(2, 12)
 
 
 def test_a_file_is_whole_whenever_its_writer_is_killed(tmp_path: Path) -> None:

@@ -5,14 +5,15 @@ twice on one pipe directory, and starts a server for its first client. A client 
 NVIDIA's, a server lives on when its control daemon is killed, and limits are those of the daemon that was told them.
 `nvidia-smi` keeps compute modes in a file. A file `broken` beside them makes both fail with what it says; a file `slow`
 makes them hang, and a file `delay` holds up the start of a daemon; where there is a file `bare`
-servers do not inherit our mark.
+servers do not inherit our mark. They import little: a test starts them a hundred times.
 """
 
 import sys
 from pathlib import Path
 
 COMMON = """
-import os, sys, time, json, fcntl, signal, socket, select, subprocess
+import os, sys, time, fcntl, signal, select
+from _socket import AF_UNIX, socket
 HERE = os.path.dirname(os.path.abspath(sys.argv[0]))
 NAME = os.path.basename(sys.argv[0])
 def without_mark():
@@ -29,6 +30,13 @@ def asked_to_fail():
         time.sleep(3600)
     if os.path.exists(HERE + "/broken." + NAME):
         sys.exit(open(HERE + "/broken." + NAME).read())
+def read_line(s):
+    line = b""
+    while not line.endswith(b"\\n") and (more := s.recv(1)):
+        line += more
+    return line.decode()
+def as_json(texts):
+    return "{%s}" % ", ".join('"%s": "%s"' % each for each in texts.items())
 """
 
 CONTROL = """
@@ -40,15 +48,16 @@ def main():
         daemonise()
     else:
         for command in sys.stdin.read().splitlines():
-            with socket.socket(socket.AF_UNIX) as s:
-                s.settimeout(5)
-                os.chdir(PIPE)
-                try:
-                    s.connect("control")
-                except OSError:
-                    sys.exit("Cannot find MPS control daemon process")
-                s.sendall(b"UI " + command.encode() + b"\\n")
-                sys.stdout.write(s.makefile().read())
+            s = socket(AF_UNIX)
+            s.settimeout(5)
+            os.chdir(PIPE)
+            try:
+                s.connect("control")
+            except OSError:
+                sys.exit("Cannot find MPS control daemon process")
+            s.sendall(b"UI " + command.encode() + b"\\n")
+            while more := s.recv(4096):
+                sys.stdout.write(more.decode())
 
 def daemonise():
     os.chdir(PIPE)
@@ -60,7 +69,7 @@ def daemonise():
     for name in ("control", "control_privileged"):
         if os.path.exists(name):
             os.unlink(name)
-    listening = socket.socket(socket.AF_UNIX)
+    listening = socket(AF_UNIX)
     listening.bind("control")
     listening.listen(64)
     asked_to_wait("before it is ready")
@@ -91,32 +100,32 @@ class Daemon:
                         self.clients.pop(each)
                         each.close()
     def accept(self):
-        s, _ = self.listening.accept()
-        line = s.makefile("rb").readline().decode()
+        s = socket(AF_UNIX, fileno=self.listening._accept()[0])
+        line = read_line(s)
         kind, _, rest = line.strip().partition(" ")
         if kind == "CLIENT":
             if self.server is None:
-                self.server = subprocess.Popen([sys.executable, "-ISs", HERE + "/nvidia-cuda-mps-server"],
-                    stdin=subprocess.DEVNULL, close_fds=True, env=without_mark())
+                self.server = os.posix_spawn(
+                    sys.executable, [sys.executable, "-ISs", HERE + "/nvidia-cuda-mps-server"], without_mark(),
+                    file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)])
             self.clients[s] = int(rest)
-            s.sendall(json.dumps(self.limits).encode() + b"\\n")
+            s.sendall(as_json(self.limits).encode() + b"\\n")
         else:
-            with s:
-                answer = self.answer(rest.split())
-                try:
-                    s.sendall(answer.encode())
-                except OSError:
-                    pass
-                if rest == "quit":
-                    s.close()
-                    os.unlink("nvidia-cuda-mps-control.pid")
-                    os._exit(0)
+            answer = self.answer(rest.split())
+            try:
+                s.sendall(answer.encode())
+            except OSError:
+                pass
+            s.close()
+            if rest == "quit":
+                os.unlink("nvidia-cuda-mps-control.pid")
+                os._exit(0)
     def answer(self, words):
         with open(LOG + "/control.log", "a") as f:
             f.write("Cmd:%s\\n" % " ".join(words))
         match words:
             case ["get_server_list"]:
-                return "%d\\n" % self.server.pid if self.server else ""
+                return "%d\\n" % self.server if self.server else ""
             case ["get_client_list", server]:
                 return "".join("%d\\n" % pid for pid in self.clients.values())
             case ["get_default_active_thread_percentage"]:
@@ -139,8 +148,8 @@ class Daemon:
                 if self.clients:
                     time.sleep(3600)  # as theirs does without -t
                 if self.server:
-                    self.server.kill()
-                    self.server.wait()
+                    os.kill(self.server, signal.SIGKILL)
+                    os.waitpid(self.server, 0)
                 return ""
         return "Unrecognized command\\n"
 main()
@@ -152,12 +161,12 @@ while True:
 """
 
 CLIENT = """
-s = socket.socket(socket.AF_UNIX)
+s = socket(AF_UNIX)
 os.chdir(os.environ["CUDA_MPS_PIPE_DIRECTORY"])
 try:
     s.connect("control")
     s.sendall(b"CLIENT %d\\n" % os.getpid())
-    answer = s.makefile().readline()
+    answer = read_line(s)
 except OSError:
     answer = ""
 print(answer, end="", flush=True)  # nothing where there is no daemon: a CUDA program would go on without MPS
@@ -168,13 +177,14 @@ while answer:
 SMI = """
 asked_to_fail()
 PATH = HERE + "/modes.json"
-modes = json.load(open(PATH)) if os.path.exists(PATH) else {}
+modes = eval(open(PATH).read()) if os.path.exists(PATH) else {}
 gpu = sys.argv[sys.argv.index("-i") + 1]
 with open(HERE + "/smi.log", "a") as f:
     f.write(" ".join(sys.argv[1:]) + "\\n")
 if "-c" in sys.argv:
     modes[gpu] = sys.argv[sys.argv.index("-c") + 1]
-    json.dump(modes, open(PATH + ".new", "w"))
+    with open(PATH + ".new", "w") as f:
+        f.write(as_json(modes))
     os.replace(PATH + ".new", PATH)
     print("Set compute mode to %s for GPU %s." % (modes[gpu], gpu))
 else:

@@ -1,6 +1,7 @@
 """A cluster that the sandbox starts: the real programs, with our authority, on loopback."""
 
 import asyncio
+import base64
 import signal
 import ssl
 import sys
@@ -146,6 +147,61 @@ async def test_the_api_server_reaches_a_node(running: ControlPlane) -> None:
         assert (answer.status_code, answer.text) == (200, "ok"), answer.text
     assert b"GET /healthz" in seen[0]
     assert b"kube-apiserver-kubelet-client" in seen[0]
+
+
+async def test_the_api_server_reaches_a_service(running: ControlPlane) -> None:
+    """An admission webhook behind a Service, whose address nobody routes: by the address of its pod."""
+    address, asked = running.network.allocate(), list[str]()
+
+    async def webhook(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readline()).decode())
+        writer.close()  # without an answer: the request is refused
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    load(context, running.directory, running.authority.issue_server(["hook.default.svc"], []))
+    async with (
+        await asyncio.start_server(webhook, running.network.loopback(address), 0, ssl=context) as server,
+        client(running, "admin", "system:masters") as admin,
+    ):
+        for path, made in webhook_objects(address, server.sockets[0].getsockname()[1], running.authority.certificate):
+            answer = await admin.post(path, json=made)
+            assert answer.status_code == 201, answer.text
+        async with asyncio.timeout(60):
+            while not asked:  # until it knows of the webhook
+                refused = await admin.post(f"{CONFIGMAPS}?dryRun=All", json={"metadata": {"generateName": "a-"}})
+        hooks = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+        await admin.delete(f"{hooks}/hook")
+
+    assert asked[0].startswith("POST /asked?")
+    assert "failed calling webhook" in refused.text
+
+
+def webhook_objects(address: str, port: int, authority: bytes) -> list[tuple[str, Json]]:
+    """A Service, its one endpoint, and a webhook for ConfigMaps that it serves: where each is made, and what."""
+    ports = [{"name": "https", "port": 443, "targetPort": port}]
+    labels = {"kubernetes.io/service-name": "hook"}
+    slice = {
+        "metadata": {"name": "hook", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address], "conditions": {"ready": True}}],
+        "ports": [{"name": "https", "port": port}],
+    }
+    hook = {
+        "name": "hook.example.com",
+        "clientConfig": {
+            "service": {"namespace": "default", "name": "hook", "path": "/asked"},
+            "caBundle": base64.b64encode(authority).decode(),
+        },
+        "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+    }
+    groups = "/apis/discovery.k8s.io/v1/namespaces/default", "/apis/admissionregistration.k8s.io/v1"
+    return [
+        ("/api/v1/namespaces/default/services", {"metadata": {"name": "hook"}, "spec": {"ports": ports}}),
+        (f"{groups[0]}/endpointslices", slice),
+        (f"{groups[1]}/validatingwebhookconfigurations", {"metadata": {"name": "hook"}, "webhooks": [hook]}),
+    ]
 
 
 async def test_other_addresses_are_not_reached(running: ControlPlane) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from gpuplane.kubernetes.objects import ApiNode, ApiPod
 from gpuplane.sandbox.claimcontroller import DELETE_PROTECTION_FINALIZER
@@ -21,7 +23,6 @@ from gpuplane.sandbox.scheduler.objects import (
     Json,
     ResourceClaim,
     ResourceSlice,
-    from_object,
     from_objects,
     to_object,
 )
@@ -50,43 +51,27 @@ def run_scheduler(kubeconfig: Path, name: str = SCHEDULER_NAME) -> AbstractAsync
 
 async def schedule_pods(client: "ApiClient", name: str = SCHEDULER_NAME) -> None:
     """Decide on each pod that has no node, the oldest first. Raises ApiServerError."""
-    found = await _read(client)
-    for pod in sorted(found.pods, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
-        if not _is_waiting(pod, name):
-            continue
+    pods = await list_objects(client, "/api/v1/pods")
+    waiting = [each for each in pods if _is_waiting(each, name)]
+    if not waiting:
+        return
+    claims = await list_objects(client, f"{GROUP_PATH}/resourceclaims")
+    there = Cluster(
+        from_objects(await list_objects(client, "/api/v1/nodes"), ApiNode),
+        slices=from_objects(await list_objects(client, f"{GROUP_PATH}/resourceslices"), ResourceSlice),
+        classes=from_objects(await list_objects(client, f"{GROUP_PATH}/deviceclasses"), DeviceClass),
+    )
+    for pod in sorted(waiting, key=lambda each: str(each["metadata"].get("creationTimestamp"))):
+        held = {"pods": from_objects(pods, ApiPod), "claims": from_objects(claims, ResourceClaim)}
         try:
-            placement = decide(found.cluster, from_object(pod, ApiPod))
+            placement = decide(msgspec.structs.replace(there, **held), from_objects([pod], ApiPod)[0])
         except Unschedulable as why:
             await _tell(client, pod, why)
         else:
             if placement is not None:
-                await _bind(client, pod, placement, found.claims)
-                found = await _read(client)
-
-
-class _Found(NamedTuple):
-    """What the API server has; pods and claims as it has them, too."""
-
-    cluster: Cluster
-    pods: Sequence[Json]
-    claims: Sequence[Json]
-
-
-async def _read(client: "ApiClient") -> _Found:
-    pods = await list_objects(client, "/api/v1/pods")
-    nodes = await list_objects(client, "/api/v1/nodes")
-    slices, classes, claims = [
-        await list_objects(client, f"{GROUP_PATH}/{each}")
-        for each in ("resourceslices", "deviceclasses", "resourceclaims")
-    ]
-    cluster = Cluster(
-        from_objects(nodes, ApiNode),
-        from_objects(pods, ApiPod),
-        from_objects(slices, ResourceSlice),
-        from_objects(classes, DeviceClass),
-        from_objects(claims, ResourceClaim),
-    )
-    return _Found(cluster, pods, claims)
+                await _bind(client, pod, placement, claims)
+                pods = await list_objects(client, "/api/v1/pods")
+                claims = await list_objects(client, f"{GROUP_PATH}/resourceclaims")
 
 
 def _is_waiting(pod: Json, name: str) -> bool:

@@ -62,7 +62,7 @@ def test_all_programs_are_there(tmp_path: Path, site: Site, address: str) -> Non
 
     assert {path.name: path.read_bytes() for path in (tmp_path / "programs").iterdir()} == site.programs
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "programs").iterdir()} == {0o755}
-    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["programs"]
+    assert [path.name for path in tmp_path.iterdir()] == ["programs"]
     assert [each.name for each in found] == list(NAMES)
     assert {(name, there) for name, there, total in said if there == total} == {
         (ETCD, len(site.content[site.archive])),
@@ -349,3 +349,16 @@ def test_what_is_there_is_not_downloaded_again(tmp_path: Path, site: Site, addre
 
     assert fetch(downloads(VERSION, "amd64", address), directory, "amd64") == []
     assert len(site.asked) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["programs"]
+
+
+def test_a_directory_that_has_something_else_is_left_alone(tmp_path: Path, site: Site, address: str) -> None:
+    """An empty one is used."""
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "programs/mine").touch()
+    with pytest.raises(FetchError, match="is not empty"):
+        get(tmp_path, address)
+    assert site.asked == []
+
+    (tmp_path / "programs/mine").unlink()
+    get(tmp_path, address)

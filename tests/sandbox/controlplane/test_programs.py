@@ -33,6 +33,8 @@ def test_whoever_names_a_directory_is_heeded_in_this_order(tmp_path: Path) -> No
     environment = {"XDG_CACHE_HOME": f"{tmp_path}/cache"}
 
     assert find_programs(None, environment) == fetched
+    (put(tmp_path / f"cache/gpuplane/control-plane/1.99.0-linux-{arch}", *NAMES) / "etcd").unlink()
+    assert find_programs(None, environment) == fetched
     environment["KUBEBUILDER_ASSETS"] = str(theirs)
     assert find_programs(None, environment) == theirs
     environment["GPUPLANE_CONTROL_PLANE"] = str(ours)

@@ -62,8 +62,10 @@ def fetch(
         raise FetchError(f"{directory} is not empty, and has not all programs: choose another directory")
     partial = directory.with_name(f".{directory.name}.partial")
     partial.mkdir(parents=True, exist_ok=True)
-    with _locked(directory.with_name(f".{directory.name}.lock")), _client() as client:
-        if is_complete(wanted, directory):
+    with _locked(partial), _client() as client:
+        if is_complete(wanted, directory):  # another fetch was faster
+            with suppress(OSError):
+                partial.rmdir()
             return []
         found = [_fetch_one(client, each, partial, architecture, progress) for each in wanted]
         for leftover in partial.glob("*.part"):
@@ -79,17 +81,14 @@ def is_complete(wanted: Sequence[Download], directory: Path) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def _locked(directory: Path) -> Iterator[None]:
     """Only one at a time. Raises FetchError."""
-    lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
+    with files.open_directory(directory) as opened:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FetchError("another fetch of this version is at work: wait until it has ended") from None
         yield
-    finally:
-        os.close(lock)
 
 
 def _client() -> httpx2.Client:

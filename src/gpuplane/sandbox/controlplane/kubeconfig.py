@@ -13,12 +13,15 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from gpuplane.base import files
 from gpuplane.base.text import clip
-from gpuplane.sandbox.controlplane.certificates import KeyPair
+
+if TYPE_CHECKING:
+    from gpuplane.sandbox.controlplane.certificates import KeyPair  # it needs cryptography, and `sandbox down` does not
 
 CONTEXT_NAME = "gpuplane-sandbox"
 """Of the cluster, the user and the context, where nobody says otherwise."""
@@ -32,7 +35,7 @@ class InvalidKubeconfig(Exception):
     """A file is no kubeconfig. The message says why."""
 
 
-def make_kubeconfig(server: str, authority: bytes, pair: KeyPair, name: str = CONTEXT_NAME) -> bytes:
+def make_kubeconfig(server: str, authority: bytes, pair: "KeyPair", name: str = CONTEXT_NAME) -> bytes:
     """For whoever has a client certificate. All is in it, so that it can be copied."""
     cluster = {"server": server, "certificate-authority-data": _base64(authority)}
     user = {"client-certificate-data": _base64(pair.certificate), "client-key-data": _base64(pair.key)}

@@ -16,8 +16,8 @@ from gpuplane.base.text import clip
 
 ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER = "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"
 NAMES = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER)
-OWN_VARIABLE, ENVTEST_VARIABLE = "GPUPLANE_CONTROL_PLANE", "KUBEBUILDER_ASSETS"
-HINT = "`gpuplane sandbox fetch` downloads them; --control-plane DIR names a directory that has them"
+OPTION, OWN_VARIABLE, ENVTEST_VARIABLE = "--control-plane", "GPUPLANE_CONTROL_PLANE", "KUBEBUILDER_ASSETS"
+HINT = f"`gpuplane sandbox fetch` downloads them; {OPTION} DIR names a directory that has them"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 """uname(2) → as the names of releases have it."""
 SECONDS_FOR_VERSION = 60.0
@@ -34,8 +34,8 @@ def find_programs(option: Path | None, environment: Mapping[str, str]) -> Path:
     for origin, directory in _candidates(option, environment):
         if not (missing := [name for name in NAMES if not os.access(directory / name, os.X_OK)]):
             return directory.absolute()
-        problems.append(f"{origin} {directory} {_describe_missing(directory, missing)}")
-        if origin != ENVTEST_VARIABLE:  # that one was not meant for us
+        problems.append(f"{origin} {directory} {_describe_missing(directory, missing)}".lstrip())
+        if origin in (OPTION, OWN_VARIABLE):  # the others were not meant for us, or are ours to complete
             break
     raise ProgramsMissing(f"{'; '.join(problems) or 'the programs of a control plane are not here'}. {HINT}")
 
@@ -75,7 +75,7 @@ async def program_version(directory: Path, name: str) -> str:
 def _candidates(option: Path | None, environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
     """Who names a directory, and the directory. What is fetched is complete."""
     if option is not None:
-        yield "--control-plane", option
+        yield OPTION, option
     for name in (OWN_VARIABLE, ENVTEST_VARIABLE):
         if value := environment.get(name):
             yield name, Path(value)

@@ -21,6 +21,7 @@ from gpuplane.sandbox.apply import apply_objects, read_objects
 from gpuplane.sandbox.controlplane.certificates import Authority
 from gpuplane.sandbox.controlplane.controlplane import ControlPlane
 from gpuplane.sandbox.controlplane.network import choose_network
+from gpuplane.sandbox.kubelet.dra.times import KUBELET_TIMES, DraTimes
 from gpuplane.sandbox.node.containers import KUBELET_CONTAINER_TIMES, Times
 from gpuplane.sandbox.node.played import NodeSpec, PlayedNode
 
@@ -61,20 +62,21 @@ def default_directory(environment: Mapping[str, str]) -> Path:
     return (Path(base) if base.startswith("/") else Path.home() / ".local/state") / "gpuplane/sandbox"
 
 
-def is_running(directory: Path) -> bool:
-    """Whether somebody runs a cluster in a directory. Raises OSError."""
+def running_process(directory: Path) -> int | None:
+    """The process that runs a cluster in a directory, or starts one; None where none does. Raises OSError."""
     try:
         with _locked(directory):
-            return False
+            return None
     except FileNotFoundError:
-        return False
+        return None
     except AlreadyRunning:
-        return True
+        text = files.read(directory / LOCK_FILE, MAX_RECORD_BYTES).decode(errors="replace")
+        return int(text) if text.isdecimal() else None
 
 
 def read_record(directory: Path) -> ClusterRecord | None:
     """The cluster that runs in a directory; None where none does, or is still starting. Raises OSError."""
-    if not is_running(directory):
+    if running_process(directory) is None:
         return None
     try:
         return msgspec.json.decode(files.read(directory / RECORD_FILE, MAX_RECORD_BYTES), type=ClusterRecord)
@@ -88,6 +90,8 @@ def _locked(directory: Path) -> Iterator[None]:
     lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(lock, 0)
+        os.write(lock, b"%d" % os.getpid())
         yield
     except BlockingIOError:
         raise AlreadyRunning(f"a cluster runs in {directory} already: gpuplane sandbox down ends it") from None
@@ -104,10 +108,11 @@ class Cluster:
 
     def __init__(
         self, directory: Path, programs: Path, wanted: Sequence[WantedNode], count_gpus: CountGpus, *, kept: bool,
-        with_agents: bool = True, times: Times = KUBELET_CONTAINER_TIMES,
+        with_agents: bool = True, times: Times = KUBELET_CONTAINER_TIMES, dra_times: DraTimes = KUBELET_TIMES,
     ) -> None:  # fmt: skip
         self.directory, self.programs, self.wanted, self._count_gpus = directory, programs, wanted, count_gpus
-        self.kept, self.with_agents, self.times, self.is_running = kept, with_agents, times, False
+        self.kept, self.with_agents, self.is_running = kept, with_agents, False
+        self.times, self.dra_times = times, dra_times
         self.nodes: dict[str, PlayedNode] = {}
 
     @asynccontextmanager
@@ -134,7 +139,7 @@ class Cluster:
             self.nodes = {
                 each.name: PlayedNode(
                     self._spec(each, links / f"{number}"), network, self.control_plane.url, self.authority,
-                    f"v{self.control_plane.version}", times=self.times,
+                    f"v{self.control_plane.version}", times=self.times, dra_times=self.dra_times,
                 )
                 for number, each in enumerate(self.wanted)
             }  # fmt: skip

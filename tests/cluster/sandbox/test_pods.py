@@ -231,7 +231,17 @@ async def test_pods_run_on_while_kubelet_restarts(world: World) -> None:
     await until_offered(world, "hgx-h100-0", 8)
     await world.apply(pod("runs-on", count=1, **ON_HGX))
     before = await world.until_pod("runs-on", is_running)
+    kubelet = world.nodes["hgx-h100-0"].kubelet
+
+    def registered() -> int:
+        return sum(call.method == "GetDevicePluginOptions" for call in kubelet.trace)
+
+    count = registered()
     await world.nodes["hgx-h100-0"].restart_kubelet(kill=True)
+    await kubelet.until(lambda: registered() == count + 1)
+    annotations = {"metadata": {"annotations": {"gpuplane.io/restart-kubelet": "now"}}}
+    await world.client.send("PATCH", "/api/v1/nodes/hgx-h100-0", annotations)
+    await kubelet.until(lambda: registered() == count + 2)
     await until_offered(world, "hgx-h100-0", 8)
     after = await world.pod("runs-on")
     assert after is not None

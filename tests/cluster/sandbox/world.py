@@ -14,6 +14,7 @@ from gpuplane.kubernetes.client.api import ApiClient
 from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.sandbox.apply import apply_objects
 from gpuplane.sandbox.cluster import Cluster
+from gpuplane.sandbox.kubelet.dra.times import KUBELET_TIMES, DraTimes
 from gpuplane.sandbox.node.containers import Times
 from gpuplane.sandbox.node.played import PlayedNode
 
@@ -115,9 +116,14 @@ class World:
 
 
 @asynccontextmanager
-async def running_world(directory: Path, programs: Path, nodes: str, *, agents: bool = True) -> AsyncIterator[World]:
+async def running_world(
+    directory: Path, programs: Path, nodes: str, *, agents: bool = True, dra_times: DraTimes = KUBELET_TIMES
+) -> AsyncIterator[World]:
     """A cluster that is gone afterwards."""
-    cluster = Cluster(directory, programs, parse_nodes(nodes), count_gpus, kept=False, with_agents=agents, times=QUICK)
+    cluster = Cluster(
+        directory, programs, parse_nodes(nodes), count_gpus, kept=False, with_agents=agents, times=QUICK,
+        dra_times=dra_times,
+    )  # fmt: skip
     async with cluster.running(print), connect(cluster.control_plane.kubeconfig) as client:
         yield World(cluster, client)
 

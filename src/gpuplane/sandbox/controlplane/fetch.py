@@ -169,7 +169,7 @@ def _download(client: httpx2.Client, wanted: Download, part: Path, checksum: str
 
 
 def _receive(client: httpx2.Client, wanted: Download, part: Path, until: float, progress: Progress) -> None:
-    """One answer, to its end, behind what is there. Raises TransportError where it is cut off."""
+    """One answer, to its end, behind what is there. Raises httpx2.TransportError where it is cut off."""
     have = _size(part)
     with _asked(client, wanted.url, {"range": f"bytes={have}-"} if have else {}) as answer:
         if answer.status_code == 416 and have:  # it is whole, or longer than the file

@@ -19,6 +19,8 @@ from gpuplane.sandbox.kubelet.devices import AllocationKey, Devices, KubeletErro
 from gpuplane.sandbox.kubelet.endpoint import PRE_START_TIMEOUT, Call, Endpoint
 from gpuplane.sandbox.kubelet.pods import Container, Pod, merge_responses
 
+MAX_TRACE = 100_000
+"""Calls that are remembered: half of them are forgotten then."""
 Responses = dict[str, pb.ContainerAllocateResponse]
 """resource → what Allocate answered."""
 
@@ -67,6 +69,8 @@ class DeviceManager:
 
     def record_call(self, call: Call) -> None:
         """Enter a call in the trace."""
+        if len(self.trace) >= MAX_TRACE:
+            del self.trace[: MAX_TRACE // 2]
         self.trace.append(call)
         self.changes.notify()
 

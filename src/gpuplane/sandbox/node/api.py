@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.node.environment import Kind
-from gpuplane.sandbox.node.objects import Json, PodObject
+from gpuplane.sandbox.node.objects import Json, NodeObject, PodObject
 
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
@@ -107,23 +107,19 @@ class NodeApi:
 
     # the node
 
-    async def register(self, node: Json) -> Json:
+    async def register(self, node: Json) -> NodeObject:
         """The Node object, made where there is none. Raises ApiServerError."""
         try:
-            return await self.client.send("POST", "/api/v1/nodes", node, shape=dict[str, Any])
+            return await self.client.send("POST", "/api/v1/nodes", node, shape=NodeObject)
         except ApiServerError as error:
             if error.code != CONFLICT:
                 raise
-        return await self.get_node()
+        return await self.client.get(f"/api/v1/nodes/{self.node_name}", NodeObject)
 
-    async def get_node(self) -> Json:
-        """Raises ApiServerError."""
-        return await self.client.get(f"/api/v1/nodes/{self.node_name}", dict[str, Any])
-
-    async def write_node_status(self, status: Json) -> Json:
+    async def write_node_status(self, status: Json) -> NodeObject:
         """The Node object with this status. Raises ApiServerError."""
         path = f"/api/v1/nodes/{self.node_name}/status"
-        return await self.client.send("PATCH", path, {"status": status}, shape=dict[str, Any])
+        return await self.client.send("PATCH", path, {"status": status}, shape=NodeObject)
 
     async def renew_lease(self, lease: Json) -> None:
         """Raises ApiServerError."""

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from gpuplane.kubernetes.objects import ApiStruct, ObjectMetadata
+from gpuplane.kubernetes.selectors import Taint
 from gpuplane.sandbox.kubelet.pods import Pod, pod_from_object
 
 Json = dict[str, Any]
@@ -57,6 +58,18 @@ class PodObject(ApiStruct):
         """As the API has it."""
         builtins: Json = msgspec.to_builtins(self)
         return {"apiVersion": "v1", "kind": "Pod", **builtins}
+
+
+class NodeObject(ApiStruct):
+    """A played node's own Node. `spec` has its taints."""
+
+    metadata: ObjectMetadata
+    spec: Json = msgspec.field(default_factory=dict)
+    status: Json = msgspec.field(default_factory=dict)
+
+    def taints(self) -> list[Taint]:
+        """What keeps pods away, or evicts them."""
+        return [Taint(each["key"], each["effect"], each.get("value", "")) for each in self.spec.get("taints") or ()]
 
 
 def is_sidecar(container: Json) -> bool:

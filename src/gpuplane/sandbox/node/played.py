@@ -4,18 +4,20 @@ import asyncio
 import logging
 import ssl
 import uuid
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from gpuplane.base import files
 from gpuplane.kubernetes.client import connect
+from gpuplane.kubernetes.client.api import ApiClient
+from gpuplane.kubernetes.client.api import Event as ApiEvent
 from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.kubernetes.client.informer import Informer
 from gpuplane.kubernetes.client.retry import RequestPauses
-from gpuplane.kubernetes.selectors import Taint
+from gpuplane.kubernetes.objects import ObjectMetadata
 from gpuplane.sandbox.controlplane.certificates import Authority
 from gpuplane.sandbox.controlplane.network import Network
 from gpuplane.sandbox.kubelet import Kubelet
@@ -33,15 +35,18 @@ from gpuplane.sandbox.node.nodeobject import (
     node_status,
     quantities_of,
 )
-from gpuplane.sandbox.node.objects import Json, PodObject
+from gpuplane.sandbox.node.objects import Json, NodeObject, PodObject
 from gpuplane.sandbox.node.ownimage import KUBELET_ROOT, HostPaths
 from gpuplane.sandbox.node.pods import Pods
 from gpuplane.sandbox.node.runner import Runner
 from gpuplane.sandbox.node.server import KubeletServer
+from gpuplane.service.restart import keep_running
 
 STATUS_INTERVAL, STATUS_AGE = 1.0, 60.0
 """Seconds: between two looks whether the Node's status has changed, and after which it is written anew."""
 LEASE_INTERVAL = LEASE_SECONDS / 4
+RESTART_ANNOTATION = "gpuplane.io/restart-kubelet"
+"""Of a Node: kubelet restarts whenever it has another value."""
 RETRY_INTERVAL = 2.0
 """Seconds between two tries to create a container; 13 to 15 on a node."""
 CDI_DIRS = ("etc/cdi", "var/run/cdi")
@@ -76,7 +81,8 @@ class PlayedNode:
         self._authority = authority
         self.times, self.dra_times = times, dra_times
         self.address = network.allocate()
-        self.node: Json = {}
+        self.node = NodeObject(ObjectMetadata(spec.name))
+        self._restart_asked = ""
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator["PlayedNode"]:
@@ -97,7 +103,7 @@ class PlayedNode:
             runner = Runner(spec.name, self.address, paths, self.network, self.api_url, api.fetch, api.make_token)
             self.pods = Pods(
                 spec.name, self.address, self.kubelet, api, self.network, spec.directory / "logs", runner.start,
-                self._admit, timestamp, self.times,
+                runner.forget, self._admit, timestamp, self.times,
             )  # fmt: skip
             self.node = await api.register(new_node(self._facts()))
             server = KubeletServer(self.network.loopback(self.address), self._tls_context(), self.pods.runs)
@@ -107,8 +113,18 @@ class PlayedNode:
                 informer = Informer(
                     spec.kubeconfig, "/api/v1/pods", PodObject, fields=f"spec.nodeName={spec.name}", list_every=300.0
                 )
-                work = [self._renew_lease(api), self._keep_status(api), informer.run(self.pods), self.pods.write()]
-                tasks = [asyncio.create_task(each) for each in work]
+                of_node = Informer(
+                    spec.kubeconfig, "/api/v1/nodes", NodeObject, fields=f"metadata.name={spec.name}", list_every=300.0
+                )
+                self._restart_asked = self._asked_restart()
+                work: dict[str, Callable[[], Awaitable[None]]] = {
+                    "lease": lambda: self._renew_lease(api),
+                    "status": lambda: self._keep_status(api),
+                    "pods": lambda: informer.run(self.pods),
+                    "node": lambda: of_node.run(self),
+                    "statuses of pods": self.pods.write,
+                }
+                tasks = [asyncio.create_task(self._keep_running(name, each)) for name, each in work.items()]
                 try:
                     yield self
                 finally:
@@ -117,11 +133,46 @@ class PlayedNode:
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def _keep_running(self, name: str, run: Callable[[], Awaitable[None]]) -> None:
+        def failed(reason: str) -> None:
+            log.warning("node %s: %s: %s", self.spec.name, name, reason)
+
+        await keep_running(name, run, failed, lambda last: None)
+
+    # its Node object, which others change too
+
+    async def on_list(self, client: ApiClient, objects: list[NodeObject]) -> None:
+        """Its labels and taints now."""
+        for each in objects:
+            await self._observe(each)
+
+    def on_watch_started(self, client: ApiClient) -> None:
+        """Nothing is to be done."""
+
+    async def on_change(self, client: ApiClient, event: ApiEvent[NodeObject]) -> None:
+        """Somebody has changed it."""
+        await self._observe(event.object)
+
+    def on_failure(self, error: ApiServerError) -> float:
+        """It is looked at again later."""
+        return 0.0
+
+    async def _observe(self, node: NodeObject) -> None:
+        self.node = node
+        if (asked := self._asked_restart()) != self._restart_asked:
+            self._restart_asked = asked
+            await self.restart_kubelet()
+
+    def _asked_restart(self) -> str:
+        return (self.node.metadata.annotations or {}).get(RESTART_ANNOTATION, "")
+
     async def restart_kubelet(self, kill: bool = False) -> None:
         """Kubelet ends, or is killed, and starts again. Containers run on."""
         self.pods.serving.clear()
         await (self.kubelet.kill() if kill else self.kubelet.stop())
         await self.kubelet.start()
+        with suppress(ApiServerError):  # one that somebody has deleted registers again
+            self.node = await self.pods.api.register(new_node(self._facts()))
         self.pods.kubelet_restarted()
 
     def _tls_context(self) -> ssl.SSLContext:
@@ -135,9 +186,8 @@ class PlayedNode:
         return context
 
     def _admit(self, pod: PodObject, others: list[PodObject]) -> PodRejected | None:
-        metadata, spec = self.node["metadata"], self.node.get("spec") or {}
-        taints = [Taint(each["key"], each["effect"], each.get("value", "")) for each in spec.get("taints") or ()]
-        return refuse(pod, others, quantities_of(allocatable(self.spec.gpus)), metadata.get("labels") or {}, taints)
+        labels = self.node.metadata.labels or {}
+        return refuse(pod, others, quantities_of(allocatable(self.spec.gpus)), labels, self.node.taints())
 
     def _facts(self) -> NodeFacts:
         machine_id = uuid.uuid5(uuid.NAMESPACE_DNS, self.spec.name).hex
@@ -146,10 +196,10 @@ class PlayedNode:
         return NodeFacts(self.spec.name, self.address, self.spec.gpus, self.version, machine_id, devices, images)
 
     def _lease(self) -> Json:
-        return lease(self.spec.name, self.node["metadata"]["uid"], f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
+        return lease(self.spec.name, self.node.metadata.uid, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
 
     async def _write_status(self, api: NodeApi) -> None:
-        self.node = await api.write_node_status(node_status(self._facts(), self.node.get("status") or {}, timestamp()))
+        self.node = await api.write_node_status(node_status(self._facts(), self.node.status, timestamp()))
 
     async def _keep_status(self, api: NodeApi) -> None:
         """Write the Node's status when it changes, and from time to time."""
@@ -174,7 +224,7 @@ class PlayedNode:
             try:
                 await api.renew_lease(self._lease())
             except ApiServerError as error:
-                log.warning("node %s: %s", self.spec.name, error)
+                log.debug("node %s: %s", self.spec.name, error)  # it is tried again
 
 
 def timestamp() -> str:

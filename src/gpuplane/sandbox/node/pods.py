@@ -42,10 +42,12 @@ class Pods:
 
     def __init__(
         self, name: str, address: str, kubelet: Kubelet, api: NodeApi, network: Network, log_root: Path,
-        start_program: StartProgram, admit: Admit, now: Callable[[], str], times: Times = KUBELET_CONTAINER_TIMES,
+        start_program: StartProgram, forget: Callable[[PodRun], None], admit: Admit, now: Callable[[], str],
+        times: Times = KUBELET_CONTAINER_TIMES,
     ) -> None:  # fmt: skip
         self.name, self.address, self.kubelet, self.api, self.network = name, address, kubelet, api, network
         self.log_root, self.now, self.times, self._admit = log_root, now, times, admit
+        self._forget = forget
         self.runs: dict[str, PodRun] = {}
         self.serving = asyncio.Event()  # kubelet runs; it can be stopped and started again
         self.serving.set()
@@ -74,8 +76,8 @@ class Pods:
             self._observe(event.object)
 
     def on_failure(self, error: ApiServerError) -> float:
-        """Pods run on."""
-        log.warning("node %s: %s", self.name, error)
+        """Pods run on. Who started the API server says that it has ended."""
+        log.debug("node %s: %s", self.name, error)
         return 0.0
 
     def _observe(self, pod: PodObject) -> None:
@@ -111,6 +113,7 @@ class Pods:
             self.runs.pop(run.pod.metadata.uid, None)
             if run.facts.address and not run.pod.spec.get("hostNetwork"):
                 self.network.release(run.facts.address)
+            self._forget(run)
 
     async def _run(self, run: PodRun) -> None:
         """Admit a pod, and wait until it has ended or somebody asks for its end."""
@@ -262,7 +265,12 @@ class Pods:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("node %s: a pod is not served any more", self.name, exc_info=error)
 
     def kubelet_restarted(self) -> None:
         """Kubelet has admitted every pod again, or rejected it."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +42,7 @@ class Runner:
     ) -> None:  # fmt: skip
         self._name, self._address, self._paths, self._network = name, address, paths, network
         self._api_url, self._fetch, self._make_token = api_url, fetch, make_token
+        self._volumes: dict[str, Volumes] = {}  # by the pod's UID
 
     async def start(self, run: PodRun, container: Json, edits: ContainerEdits, log: Path) -> Started:
         """Start a container's program, or play it. Raises KubeletError."""
@@ -53,6 +55,23 @@ class Runner:
             return Started(PlayedProgram(played_command(container, run.runs_on(container["name"]))))
         return Started(await self._start_process(run, container, words, environment, log), self.listen_address(run))
 
+    def forget(self, run: PodRun) -> None:
+        """A pod has ended: nothing of it is left, tokens and Secrets least of all."""
+        self._volumes.pop(run.pod.metadata.uid, None)
+        shutil.rmtree(self._directory(run), ignore_errors=True)
+        shutil.rmtree(run.log_directory, ignore_errors=True)
+
+    def _volumes_of(self, run: PodRun) -> Volumes:
+        """The volumes of a pod, which follow their objects from now on."""
+        uid = run.pod.metadata.uid
+        if uid not in self._volumes:
+            directory = self._directory(run) / "volumes"
+            self._volumes[uid] = Volumes(
+                run.pod, directory, self._paths, self._node_values(run), self._fetch, self._make_token
+            )
+            run.spawn(_keep_written(self._volumes[uid]))
+        return self._volumes[uid]
+
     def listen_address(self, run: PodRun) -> str:
         """Where what runs in a pod listens on this machine."""
         return self._network.loopback(run.facts.address)
@@ -62,11 +81,7 @@ class Runner:
     ) -> "ProcessProgram":
         directory = self._directory(run)
         rootfs = directory / container["name"]
-        volumes = Volumes(
-            run.pod, directory / "volumes", self._paths, self._node_values(run), self._fetch, self._make_token
-        )
-        sources = await volumes.write()
-        run.spawn(_keep_written(volumes))
+        sources = await self._volumes_of(run).write()
         mounts = {
             each["mountPath"]: sources[each["name"]] / (each.get("subPath") or "")
             for each in container.get("volumeMounts") or ()
@@ -130,6 +145,10 @@ class ProcessProgram:
         """Its exit status; 128 and a signal's number for one that ended it."""
         status = await self._child.wait()
         return 128 - status if status < 0 else status
+
+    def kill(self) -> None:
+        """End it at once, as by a fault."""
+        self._child.kill()
 
     async def stop(self, grace_seconds: float) -> None:
         """SIGTERM, and SIGKILL after the grace period."""

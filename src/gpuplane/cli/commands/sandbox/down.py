@@ -10,7 +10,7 @@ import click
 
 from gpuplane.cli.kit.messages import say
 from gpuplane.cli.kit.options import FILE_PATH
-from gpuplane.sandbox.cluster import default_directory, is_running, read_record
+from gpuplane.sandbox.cluster import default_directory, running_process
 
 SECONDS_TO_END = 120.0
 
@@ -20,17 +20,15 @@ SECONDS_TO_END = 120.0
 def command(state_dir: Path | None) -> None:
     """End the cluster that `gpuplane sandbox up` runs, and all that runs in it. What it keeps stays."""
     directory = (state_dir or default_directory(os.environ)).absolute()
-    record = read_record(directory)
-    if record is None:
-        if is_running(directory):
-            raise click.ClickException(f"the cluster in {directory} is still starting: try again")
+    process = running_process(directory)
+    if process is None:
         say(f"no cluster runs in {directory}")
         return
     with suppress(ProcessLookupError):
-        os.kill(record.pid, signal.SIGTERM)
+        os.kill(process, signal.SIGTERM)
     until = time.monotonic() + SECONDS_TO_END
-    while is_running(directory):
+    while running_process(directory) == process:
         if time.monotonic() > until:
-            raise click.ClickException(f"process {record.pid} has not ended after {SECONDS_TO_END:g} s")
+            raise click.ClickException(f"process {process} has not ended after {SECONDS_TO_END:g} s")
         time.sleep(0.1)
     say(f"the cluster in {directory} has ended")

@@ -7,7 +7,7 @@ import click
 
 from gpuplane.cli.commands.sandbox.up import show
 from gpuplane.cli.kit.options import FILE_PATH, json_option
-from gpuplane.sandbox.cluster import default_directory, is_running, read_record
+from gpuplane.sandbox.cluster import default_directory, read_record, running_process
 
 
 @click.command()
@@ -18,6 +18,6 @@ def command(state_dir: Path | None, as_json: bool) -> None:
     directory = (state_dir or default_directory(os.environ)).absolute()
     record = read_record(directory)
     if record is None:
-        starts = "a cluster is starting in" if is_running(directory) else "no cluster runs in"
+        starts = "a cluster is starting in" if running_process(directory) else "no cluster runs in"
         raise click.ClickException(f"{starts} {directory}")
     show(record, as_json)

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from gpuplane.base import files
 from gpuplane.node.hardware.described.machinefile import read_machine
+from gpuplane.node.hardware.described.nodeuuids import uuid_of_node
 from gpuplane.node.hardware.described.profiles import find_machine_file
 from gpuplane.sandbox.cluster import WantedNode
 
 MAX_NODES = 1000
-PART = re.compile(r"(?:(\d{1,4})\s*[x×*]\s*)?(\S+)", re.ASCII)
+PART = re.compile(r"(?:(\d{1,4})\s*[x×*]\s*)?(.+)", re.ASCII | re.DOTALL)
+UUID = re.compile(rb"\b(?:GPU|MIG)-[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b")
 LONGEST_NAME = 50
 
 
@@ -27,7 +29,8 @@ def parse_nodes(text: str) -> list[WantedNode]:
         count_gpus(content, machine.name)
         name = _node_name(machine)
         before = sum(each.name.rpartition("-")[0] == name for each in found)
-        found += [WantedNode(f"{name}-{number}", content) for number in range(before, before + count)]
+        names = [f"{name}-{number}" for number in range(before, before + count)]
+        found += [WantedNode(each, _with_own_uuids(content, each)) for each in names]
         if len(found) > MAX_NODES:
             raise InvalidNodes(f"more than {MAX_NODES} nodes are wanted")
     if not found:
@@ -40,11 +43,15 @@ def count_gpus(content: bytes, name: str = "machine.yaml") -> int:
     return len(read_machine(content, name).gpus or ())
 
 
+def _with_own_uuids(content: bytes, node: str) -> bytes:
+    """A machine file of which several nodes have a copy: no two GPUs of a cluster have the same UUID."""
+    return UUID.sub(lambda match: uuid_of_node(match[0].decode(), node).encode(), content)
+
+
 def _parts(text: str) -> Iterator[tuple[int, Path]]:
     for part in filter(None, (each.strip() for each in text.split(","))):
-        if (match := PART.fullmatch(part)) is None:
-            raise InvalidNodes(f"{part!r} names no nodes: write MACHINE or COUNT×MACHINE, as 2×hgx-h100")
-        yield int(match[1] or 1), find_machine_file(match[2])
+        if match := PART.fullmatch(part):  # any text is a machine's name, as far as that goes
+            yield int(match[1] or 1), find_machine_file(match[2])
 
 
 def _node_name(machine: Path) -> str:

@@ -10,12 +10,17 @@ from gpuplane.node.model.machine import Gpu, MachineFile
 UUID_NAMESPACE = uuid.UUID("0c9a4f57-3d5e-4a2b-8b1e-6f0d9c2e7a44")
 
 
+def uuid_of_node(described: str, node_name: str) -> str:
+    """The UUID that a GPU or MIG device of a machine file has on a Node: the same each time."""
+    prefix, dash, _ = described.partition("-")
+    return f"{prefix}-{uuid.uuid5(UUID_NAMESPACE, f'{node_name}/{described}')}" if dash else described
+
+
 def with_uuids_of_node(file: MachineFile, node_name: str) -> MachineFile:
     """The machine with other UUIDs of its GPUs and MIG devices: they follow from the Node's name and the file's."""
 
     def own(described: str) -> str:
-        prefix, dash, _ = described.partition("-")
-        return f"{prefix}-{uuid.uuid5(UUID_NAMESPACE, f'{node_name}/{described}')}" if dash else described
+        return uuid_of_node(described, node_name)
 
     def own_gpu(gpu: Gpu) -> Gpu:
         devices = tuple(each.but(uuid=own(each.uuid)) for each in gpu.mig_devices)

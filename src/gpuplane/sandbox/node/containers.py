@@ -56,7 +56,7 @@ class PodRun:
         self.tended = set[str]()  # containers whose end is waited for
         self.tasks = set[asyncio.Task[None]]()
         self.events: list[Event] = []
-        self.is_played = self.is_ending = self.is_gone = False
+        self.is_admitted = self.is_played = self.is_ending = self.is_gone = False
         self.ending = asyncio.Event()
 
     @property

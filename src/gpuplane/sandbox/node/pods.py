@@ -123,7 +123,8 @@ class Pods:
         await self.kubelet.until(lambda: key not in self.kubelet.pods or run.ending.is_set(), deadline=1e9)
         if run.ending.is_set():
             return
-        others = [each.pod for each in self.runs.values() if each is not run and each.running and not each.has_ended]
+        others = [each.pod for each in self.runs.values() if each.is_admitted and not each.has_ended]
+        run.is_admitted = True  # until it is rejected: those that come meanwhile find less room
         facts.address = self.address if run.pod.spec.get("hostNetwork") else self.network.allocate()
         try:
             if refused := self._admit(run.pod, others):
@@ -138,7 +139,7 @@ class Pods:
             await self._free(run)
 
     def _reject(self, run: PodRun, rejected: PodRejected) -> None:
-        run.facts.rejected = rejected
+        run.facts.rejected, run.is_admitted = rejected, False
         run.events.append(Event(rejected.reason, rejected.message.removeprefix("Pod was rejected: ")))
         self.kubelet.changes.notify()
 

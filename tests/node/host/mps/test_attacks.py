@@ -13,6 +13,7 @@ from gpuplane.node.host.mps.daemonrecord import RECORD_FILE, RecordEntry
 from gpuplane.node.host.mps.files import FILES_FOLDER, decode_file
 from gpuplane.node.host.mps.processes import CONTROL_PROGRAM, PID_FILE
 from gpuplane.node.model.mps import MpsDaemon
+from tests.lengths import length
 from tests.node.host.mps.attack import Attacker, needs_root
 from tests.node.host.mps.world import World
 from tests.removal import remove
@@ -273,8 +274,18 @@ async def test_what_a_client_makes_in_shared_memory_is_no_daemons_directory(worl
     assert bait.exists()
 
 
-@pytest.mark.parametrize("flaw", ["a link", "writable", pytest.param("foreign", marks=needs_root)])
-@pytest.mark.parametrize("where", ["on the way", "root", FILES_FOLDER])
+FLAWS, PLACES = ("a link", "writable", "foreign"), ("on the way", "root", FILES_FOLDER)
+
+
+@pytest.mark.parametrize(
+    ("flaw", "where"),
+    [
+        pytest.param(flaw, where, marks=needs_root if flaw == "foreign" else ())
+        for row, flaw in enumerate(FLAWS)
+        for column, where in enumerate(PLACES)
+        if row == column or length(False, True)
+    ],
+)
 async def test_where_somebody_else_could_write_nothing_is_supervised(world: World, flaw: str, where: str) -> None:
     """It is said which directory it is, why and what to do; when that was done it goes on, without a restart."""
     world.root = world.root / "below"

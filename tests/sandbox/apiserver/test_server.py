@@ -13,11 +13,11 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 
-from gpuplane.sandbox.apiserver.http import Request
 from gpuplane.sandbox.apiserver.objects import ResourcePath, StatusError, parse_path
 from gpuplane.sandbox.apiserver.patches import merge_patch
 from gpuplane.sandbox.apiserver.selectors import matches
 from gpuplane.sandbox.apiserver.server import ApiServer, InjectedFailure
+from gpuplane.sandbox.http import Request
 
 
 @pytest.fixture

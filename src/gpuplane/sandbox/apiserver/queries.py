@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from gpuplane.sandbox.apiserver.http import Request
 from gpuplane.sandbox.apiserver.objects import StatusError
+from gpuplane.sandbox.http import Request
 
 Query = Mapping[str, str]
 

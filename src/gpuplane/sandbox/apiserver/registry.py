@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpuplane.sandbox.apiserver.fieldmanagers import Manager, apply_with_manager, record_update
-from gpuplane.sandbox.apiserver.http import Request
 from gpuplane.sandbox.apiserver.objects import (
     Json,
     Objects,
@@ -27,6 +26,7 @@ from gpuplane.sandbox.apiserver.patches import MERGE_KEYS, json_patch, merge_pat
 from gpuplane.sandbox.apiserver.queries import content_type, parse_boolean_option
 from gpuplane.sandbox.apiserver.selectors import matches, parse_selector
 from gpuplane.sandbox.apiserver.watch import requested_form
+from gpuplane.sandbox.http import Request
 
 APPLY_PATCH, JSON_PATCH = "application/apply-patch+yaml", "application/json-patch+json"
 MERGE_PATCH, STRATEGIC_MERGE_PATCH = "application/merge-patch+json", "application/strategic-merge-patch+json"

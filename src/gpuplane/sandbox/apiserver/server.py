@@ -25,7 +25,13 @@ from typing import Self
 import msgspec
 
 from gpuplane.sandbox.apiserver.fieldmanagers import Manager, record_update
-from gpuplane.sandbox.apiserver.http import (
+from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError, parse_path
+from gpuplane.sandbox.apiserver.queries import is_watch, parse_integer_option
+from gpuplane.sandbox.apiserver.registry import Admit, Registry
+from gpuplane.sandbox.apiserver.selectors import parse_selector
+from gpuplane.sandbox.apiserver.watch import Watcher
+from gpuplane.sandbox.changes import DEFAULT_TIMEOUT_SECONDS
+from gpuplane.sandbox.http import (
     MAX_REQUEST_BYTES,
     Request,
     read_request,
@@ -33,12 +39,6 @@ from gpuplane.sandbox.apiserver.http import (
     send_response,
     send_stream,
 )
-from gpuplane.sandbox.apiserver.objects import Json, Objects, ResourcePath, StatusError, parse_path
-from gpuplane.sandbox.apiserver.queries import is_watch, parse_integer_option
-from gpuplane.sandbox.apiserver.registry import Admit, Registry
-from gpuplane.sandbox.apiserver.selectors import parse_selector
-from gpuplane.sandbox.apiserver.watch import Watcher
-from gpuplane.sandbox.changes import DEFAULT_TIMEOUT_SECONDS
 
 REASON_BY_CODE = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
 DEFAULT_WATCH_SECONDS = 1800

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 
-from gpuplane.sandbox.apiserver.http import Request
 from gpuplane.sandbox.apiserver.objects import Change, Json, Objects, ResourcePath, StatusError
 from gpuplane.sandbox.apiserver.queries import parse_boolean_option, parse_integer_option
 from gpuplane.sandbox.apiserver.selectors import matches
+from gpuplane.sandbox.http import Request
 
 
 class Watcher:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from gpuplane.sandbox.apiserver.http import Request, read_request
+from gpuplane.sandbox.http import Request, read_request
 from gpuplane.sandbox.node.containers import PodRun
 from gpuplane.sandbox.node.nodeobject import KUBELET_PORT
 

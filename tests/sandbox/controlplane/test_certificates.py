@@ -1,6 +1,7 @@
 """The authority of a cluster, held against OpenSSL as Python has it."""
 
 import asyncio
+import resource
 import ssl
 from datetime import timedelta
 from pathlib import Path
@@ -61,6 +62,19 @@ def test_a_directory_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="pki"):
         Authority.load_or_make(tmp_path / "pki")
+
+
+def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
+    """With the path, and nothing is left of it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))  # as small files as a full disk takes
+    try:
+        with pytest.raises(OSError, match=r"ca\.key"):
+            Authority.load_or_make(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_client_and_a_server_know_each_other(tmp_path: Path) -> None:

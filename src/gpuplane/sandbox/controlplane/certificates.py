@@ -5,6 +5,7 @@ one of RSA takes 0.1 s. They are in files that we alone may read.
 """
 
 import ipaddress
+import os
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -59,9 +60,9 @@ class Authority:
         with suppress(ValueError, FileNotFoundError):
             return cls(directory, *_load(directory))
         made = cls(directory, *_make())
-        files.replace(made.key_file, _pem(made._key))
-        files.replace(made.certificate_file, made.certificate, mode=0o644)
-        files.replace(made.service_account_file, _pem(ec.generate_private_key(ec.SECP256R1())))
+        write_file(made.key_file, _pem(made._key))
+        write_file(made.certificate_file, made.certificate, mode=0o644)
+        write_file(made.service_account_file, _pem(ec.generate_private_key(ec.SECP256R1())))
         return made
 
     def issue_client(self, user: str, groups: Iterable[str] = ()) -> KeyPair:
@@ -92,6 +93,14 @@ class Authority:
             builder = builder.add_extension(alternatives, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         return KeyPair(certificate.public_bytes(Encoding.PEM), _pem(key))
+
+
+def write_file(path: Path, content: bytes, *, mode: int = 0o600, sync: bool = True) -> None:
+    """Give a file another content. Raises OSError, which names the file also where the disk is full."""
+    try:
+        files.replace(path, content, mode=mode, sync=sync)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from None
 
 
 def _load(directory: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:

@@ -33,7 +33,7 @@ from gpuplane.sandbox.controlplane.arguments import (
     kubeconfig_file,
     program_arguments,
 )
-from gpuplane.sandbox.controlplane.certificates import Authority, KeyPair
+from gpuplane.sandbox.controlplane.certificates import Authority, KeyPair, write_file
 from gpuplane.sandbox.controlplane.kubeconfig import make_kubeconfig
 from gpuplane.sandbox.controlplane.network import EgressProxy, Network, find_port
 from gpuplane.sandbox.controlplane.programs import (
@@ -205,7 +205,7 @@ class ControlPlane:
             written[certificate_file(name)] = pair.certificate + pair.key
         written |= {**configurations(), self.kubeconfig.name: self._kubeconfig(pairs[ADMIN])}
         for name, content in written.items():
-            files.replace(self.directory / name, content, sync=False)
+            write_file(self.directory / name, content, sync=False)
         for name in SOCKETS:
             (self.directory / name).unlink(missing_ok=True)
 

@@ -63,7 +63,8 @@ def _fetch(wanted: list[Download], directory: Path, architecture: str) -> None:
     except FetchError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(f"{os_error_text(error)}. What is downloaded is kept: try again") from None
+        where = "" if error.filename else f"{directory.parent}: "  # a full disk names no file
+        raise click.ClickException(f"{where}{os_error_text(error)}. What is downloaded is kept: try again") from None
 
 
 def _checked_version(text: str) -> str:

@@ -4,14 +4,12 @@ All that it keeps is in one directory: what its API server has stored, and for e
 pods and agent have written. Started again there, it goes on from that, as a cluster does whose machines were off.
 """
 
-import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
@@ -24,79 +22,14 @@ from gpuplane.sandbox.controlplane.network import choose_network
 from gpuplane.sandbox.kubelet.dra.times import KUBELET_TIMES, DraTimes
 from gpuplane.sandbox.node.containers import KUBELET_CONTAINER_TIMES, Times
 from gpuplane.sandbox.node.played import NodeSpec, PlayedNode
+from gpuplane.sandbox.record import RECORD_FILE, ClusterRecord, WantedNode, locked
 
-RECORD_FILE, LOCK_FILE = "cluster.json", "lock"
 AGENTS = Path(__file__).parent / "manifests/agents.yaml"
-MAX_RECORD_BYTES, MAX_MANIFEST_BYTES = 1 << 20, 1 << 20
-
-
-class AlreadyRunning(Exception):
-    """A cluster runs in this directory."""
-
-
-class WantedNode(NamedTuple):
-    """A node to play: its name, and the content of the machine file that it begins with."""
-
-    name: str
-    machine: bytes
+MAX_MANIFEST_BYTES = 1 << 20
 
 
 CountGpus = Callable[[bytes], int]
 """The content of a machine file → how many GPUs it describes."""
-
-
-class ClusterRecord(msgspec.Struct, frozen=True):
-    """What is known of a cluster that runs: who runs it, and where to find it."""
-
-    pid: int
-    version: str
-    url: str
-    kubeconfig: str
-    nodes: tuple[str, ...]
-    directory: str
-
-
-def default_directory(environment: Mapping[str, str]) -> Path:
-    """Where a cluster is of which nobody says where (XDG Base Directory Specification)."""
-    base = environment.get("XDG_STATE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local/state") / "gpuplane/sandbox"
-
-
-def running_process(directory: Path) -> int | None:
-    """The process that runs a cluster in a directory, or starts one; None where none does. Raises OSError."""
-    try:
-        with _locked(directory):
-            return None
-    except FileNotFoundError:
-        return None
-    except AlreadyRunning:
-        text = files.read(directory / LOCK_FILE, MAX_RECORD_BYTES).decode(errors="replace")
-        return int(text) if text.isdecimal() else None
-
-
-def read_record(directory: Path) -> ClusterRecord | None:
-    """The cluster that runs in a directory; None where none does, or is still starting. Raises OSError."""
-    if running_process(directory) is None:
-        return None
-    try:
-        return msgspec.json.decode(files.read(directory / RECORD_FILE, MAX_RECORD_BYTES), type=ClusterRecord)
-    except (FileNotFoundError, msgspec.DecodeError):
-        return None
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Nobody else runs a cluster there meanwhile. Raises AlreadyRunning."""
-    lock = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, 0)
-        os.write(lock, b"%d" % os.getpid())
-        yield
-    except BlockingIOError:
-        raise AlreadyRunning(f"a cluster runs in {directory} already: gpuplane sandbox down ends it") from None
-    finally:
-        os.close(lock)
 
 
 class Cluster:
@@ -121,7 +54,7 @@ class Cluster:
         raises."""
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         async with AsyncExitStack() as stack:
-            stack.enter_context(_locked(self.directory))
+            stack.enter_context(locked(self.directory))
             if not self.kept:
                 self._remove_nodes()
                 stack.callback(self._remove_nodes)

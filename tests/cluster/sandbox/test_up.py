@@ -85,7 +85,7 @@ def test_nothing_is_left_when_it_is_killed_and_it_starts_again_there(programs: P
     with up(programs, "--nodes", "t4", "--state-dir", directory) as (_, record):
         assert (directory / "nodes/t4-0/machine.yaml").read_text().endswith("# mine\n")
         assert gpuplane("sandbox", "down", "--state-dir", directory).returncode == 0
-    assert not of_cluster(directory)
+    until(lambda: not of_cluster(directory))
 
 
 def test_two_at_once_have_nothing_in_common(programs: Path, state: Path) -> None:
@@ -99,7 +99,7 @@ def test_two_at_once_have_nothing_in_common(programs: Path, state: Path) -> None
         assert first["url"] != second["url"]
         assert second["url"] in (state / "k").read_text()
         assert (state / "k").stat().st_mode & 0o777 == 0o600
-    assert not of_cluster(state)
+    until(lambda: not of_cluster(state))
 
 
 def test_it_runs_detached_until_it_is_told_to_end(programs: Path, state: Path) -> None:
@@ -114,4 +114,4 @@ def test_it_runs_detached_until_it_is_told_to_end(programs: Path, state: Path) -
         ended = gpuplane("sandbox", "down", "--state-dir", directory)
     assert (ended.returncode, "has ended" in ended.stdout) == (0, True)
     assert "gpuplane-sandbox" not in (state / "merged").read_text()
-    assert not of_cluster(directory)
+    until(lambda: not of_cluster(directory))

@@ -10,7 +10,7 @@ import click
 
 from gpuplane.cli.kit.messages import say
 from gpuplane.cli.kit.options import FILE_PATH
-from gpuplane.sandbox.cluster import default_directory, running_process
+from gpuplane.sandbox.record import default_directory, running_process
 
 SECONDS_TO_END = 120.0
 

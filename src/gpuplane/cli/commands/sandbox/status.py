@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from gpuplane.cli.commands.sandbox.up import show
+from gpuplane.cli.commands.sandbox.shown import show
 from gpuplane.cli.kit.options import FILE_PATH, json_option
-from gpuplane.sandbox.cluster import default_directory, read_record, running_process
+from gpuplane.sandbox.record import default_directory, read_record, running_process
 
 
 @click.command()

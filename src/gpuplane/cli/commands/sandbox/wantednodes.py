@@ -8,7 +8,7 @@ from gpuplane.base import files
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.nodeuuids import uuid_of_node
 from gpuplane.node.hardware.described.profiles import find_machine_file
-from gpuplane.sandbox.cluster import WantedNode
+from gpuplane.sandbox.record import WantedNode
 
 MAX_NODES = 1000
 PART = re.compile(r"(?:(\d{1,4})\s*[x×*]\s*)?(.+)", re.ASCII | re.DOTALL)

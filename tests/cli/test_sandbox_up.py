@@ -1,9 +1,12 @@
-"""Which nodes `sandbox up --nodes` plays."""
+"""What `sandbox up` is asked for, where no program runs yet."""
 
+import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gpuplane.cli import root_command
 from gpuplane.cli.commands.sandbox.wantednodes import InvalidNodes, count_gpus, parse_nodes
 from gpuplane.node.hardware.described.machinefile import read_machine
 from gpuplane.node.hardware.described.profiles import profile_names
@@ -43,3 +46,14 @@ def test_no_two_nodes_have_the_same_gpu(profile: str) -> None:
     devices = [{each.uuid for gpu in found.gpus or () for each in gpu.mig_devices} for found in (one, other)]
     assert not (uuids[0] & uuids[1] or devices[0] & devices[1])
     assert len(uuids[0]) == len(uuids[1]) == len(one.gpus or ())
+
+
+def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And its neighbours need nothing of it."""
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    for name in [each for each in sys.modules if each.startswith("gpuplane.sandbox.controlplane")]:
+        monkeypatch.delitem(sys.modules, name)
+    run = CliRunner()
+    said = run.invoke(root_command(), ["sandbox", "up"])
+    assert (said.exit_code, "pip install 'gpuplane[sandbox]'" in said.output) == (1, True)
+    assert run.invoke(root_command(), ["sandbox", "down", "--state-dir", "/nowhere"]).exit_code == 0

@@ -28,7 +28,7 @@ pytestmark = [
 NODES = length(3, 20)
 COUNT = length(60, 2000)
 AT_ONCE = 6 * NODES
-SECONDS_BETWEEN_FAULTS = (3.0, 6.0)
+SECONDS_BETWEEN_FAULTS, SECONDS_BETWEEN_API_SERVERS = (3.0, 6.0), 120.0
 CLAIMS = f"/apis/resource.k8s.io/v1/namespaces/{NAMESPACE}/resourceclaims"
 TEMPLATE: Json = {
     "apiVersion": "resource.k8s.io/v1",
@@ -57,6 +57,11 @@ def agents(node: PlayedNode) -> Iterator[ProcessProgram]:
         for program in run.programs.values():
             if isinstance(program, ProcessProgram):
                 yield program
+
+
+async def all_agents_ready(world: World) -> bool:
+    found = await world.client.get("/apis/apps/v1/namespaces/gpuplane/daemonsets/gpuplane-agent", Json)
+    return bool((found.get("status") or {}).get("numberReady") == len(world.nodes))
 
 
 class Soak:
@@ -136,17 +141,21 @@ class Soak:
             await asyncio.sleep(0.05)
 
     async def _break(self) -> None:
+        """An agent or a kubelet every few seconds; the API server, which takes long to start, now and then."""
+        loop = asyncio.get_running_loop()
+        api_server_at = loop.time() + SECONDS_BETWEEN_API_SERVERS / 4
         while True:
             await asyncio.sleep(self.random.uniform(*SECONDS_BETWEEN_FAULTS))
             node = self.random.choice(list(self.world.nodes.values()))
-            what = self.random.choice(("agent", "agent", "kubelet", "kubelet killed", "API server"))
+            what = self.random.choice(("agent", "kubelet", "kubelet killed"))
+            if loop.time() > api_server_at:
+                what, api_server_at = "API server", loop.time() + SECONDS_BETWEEN_API_SERVERS
             self.faults[what] += 1
             if what == "agent":
                 for each in agents(node):
                     each.kill()
             elif what == "API server":
                 await self.world.cluster.control_plane.restart("kube-apiserver")
-                await asyncio.sleep(5)
             else:
                 await node.restart_kubelet(kill=what == "kubelet killed")
 
@@ -155,6 +164,7 @@ async def test_nothing_is_given_out_twice_and_nothing_stays(programs: Path, tmp_
     nodes = f"{max(NODES // 2, 1)}×hgx-h100,{NODES - NODES // 2}×t4"
     async with running_world(tmp_path, programs, nodes, dra_times=DraTimes().scaled(0.1)) as world:
         await world.apply(TEMPLATE)
+        await world.until(lambda: all_agents_ready(world))
         soak = Soak(world, seed)
         await soak.run(COUNT)
         print(f"ends: {dict(soak.ends)}; faults: {dict(soak.faults)}")

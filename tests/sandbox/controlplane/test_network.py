@@ -181,11 +181,11 @@ async def test_a_node_whose_client_has_gone_is_let_go(root: Path, monkeypatch: p
 
 async def test_a_side_that_is_slow_is_waited_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as it says something now and then after the other has ended."""
-    monkeypatch.setattr(network, "SECONDS_HALF_CLOSED", 2.0)
+    monkeypatch.setattr(network, "SECONDS_HALF_CLOSED", 5.0)
 
     async def node(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
-        for _ in range(8):
+        for _ in range(18):
             writer.write(b"x")
             await asyncio.sleep(0.3)
 
@@ -194,7 +194,7 @@ async def test_a_side_that_is_slow_is_waited_for(root: Path, monkeypatch: pytest
         await reader.readuntil(b"\r\n\r\n")
         writer.write_eof()
 
-        assert await reader.read() == b"x" * 8
+        assert await reader.read() == b"x" * 18
         writer.close()
 
 

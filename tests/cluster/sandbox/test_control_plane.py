@@ -24,7 +24,7 @@ from gpuplane.sandbox.controlplane.network import choose_network
 from gpuplane.sandbox.controlplane.programs import NAMES
 from tests.sandbox.controlplane.pids import gone
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("control plane")]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.xdist_group("played cluster")]
 
 Json = dict[str, Any]
 CONFIGMAPS, NODES = "/api/v1/namespaces/default/configmaps", "/api/v1/nodes"

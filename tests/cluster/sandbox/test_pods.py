@@ -12,7 +12,7 @@ from tests.cluster.sandbox.world import NAMESPACE, PODS, Json, World, is_running
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.xdist_group("control plane"),
+    pytest.mark.xdist_group("played cluster"),
     pytest.mark.timeout(600),
 ]
 GPU = "nvidia.com/gpu"

@@ -22,7 +22,7 @@ from tests.lengths import length
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
-    pytest.mark.xdist_group("control plane"),
+    pytest.mark.xdist_group("played cluster"),
     pytest.mark.timeout(3000),
 ]
 NODES = length(3, 20)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.cluster.controlplane import DEADLINE
 
-pytestmark = [pytest.mark.xdist_group("control plane"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.xdist_group("played cluster"), pytest.mark.timeout(600)]
 Json = dict[str, Any]
 SECONDS = 2 * DEADLINE
 

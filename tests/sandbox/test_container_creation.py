@@ -11,10 +11,12 @@ import pytest
 from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.node.model.cdi import ContainerEdits, DeviceNode, Hook, Mount
 from gpuplane.sandbox.changes import Changes
-from gpuplane.sandbox.kubelet import Kubelet, RunningPod
+from gpuplane.sandbox.kubelet import Container, Kubelet, RunningPod
 from gpuplane.sandbox.kubelet.console import Console
+from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.messages import Message
 from gpuplane.sandbox.kubelet.runtime import CreateContainerFailed, create_container
+from gpuplane.sandbox.kubelet.workers import Runtime
 from tests.golden import Golden
 
 from .plugin import DEADLINE, DEV, SIX, Plugin, node, wants
@@ -292,3 +294,48 @@ async def test_a_container_that_is_not_made_yet_has_nothing_to_show(root: Path) 
     (line,) = said[-1].lines
     assert "default/pod" in line and " CreateContainerError: " in line
     assert said[-1].data["containers"] == {}
+
+
+# beside devices
+
+
+class Late(Runtime):
+    """Volumes that can be set up after some tries. `done`: what was done, in order."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures, self.done = failures, list[str]()
+
+    async def set_up_volumes(self, running: RunningPod) -> None:
+        self.done.append("volumes")
+        if self.failures:
+            self.failures -= 1
+            raise KubeletError('MountVolume.SetUp failed for volume "v" : configmap "c" not found')
+
+    def pull_image(self, running: RunningPod, container: Container) -> None:
+        self.done.append("image")
+
+    async def start_container(self, running: RunningPod, container: Container, edits: ContainerEdits) -> None:
+        self.done.append("start")
+
+
+async def test_nothing_is_created_before_its_volumes_are_there(root: Path) -> None:
+    """kubelet.go, SyncPod: WaitForAttachAndMount comes before the container runtime."""
+    async with node(root, *SIX) as (kubelet, _):
+        kubelet.workers.runtime = runtime = Late(failures=1)
+        running = await kubelet.run(wants("a"))
+        await kubelet.until(lambda: "main" in running.started)
+        assert runtime.done == ["volumes", "volumes", "image", "start"]
+        [event] = running.events
+        assert (event.reason, event.container) == ("FailedMount", "")
+        assert event.message == 'MountVolume.SetUp failed for volume "v" : configmap "c" not found'
+
+
+async def test_each_try_to_create_a_container_is_told(root: Path) -> None:
+    """As recorded, the first two come at once; the image is looked for before each."""
+    async with node(root, *SIX, starts=True) as (kubelet, plugin):
+        kubelet.workers.runtime = runtime = Late(failures=0)
+        plugin.errors["PreStartContainer"] = "not yet"
+        running = await kubelet.run(wants("a"))
+        await kubelet.until(lambda: len(running.events) >= 2)
+        assert {(each.reason, each.container) for each in running.events} == {("Failed", "main")}
+        assert runtime.done[:3] == ["volumes", "image", "image"]

@@ -171,3 +171,35 @@ def test_a_pod_that_was_rejected_has_a_reason_and_no_containers() -> None:
 )
 def test_an_image_has_its_full_name(name: str, full: str) -> None:
     assert full_image_name(name) == full
+
+
+UNKNOWN = {
+    "exitCode": 137,
+    "reason": "ContainerStatusUnknown",
+    "message": "The container could not be located when the pod was terminated",
+    "startedAt": None,
+    "finishedAt": None,
+}
+
+
+def test_what_never_ran_of_a_pod_that_was_ended_is_unknown() -> None:
+    """Of init containers those that were tried, the first one always (status_manager.go, TerminatePod)."""
+    facts = PodFacts(bound_pod(), "10.2.1.1", waiting={"main": WaitingReason("CreateContainerError")}, is_over=True)
+    status = pod_status(facts, NOW)
+    assert status["phase"] == "Failed"
+    assert status["containerStatuses"][0]["state"] == {"terminated": UNKNOWN}
+    inits = [{"name": name, "image": "busybox"} for name in "ij"]
+    status = pod_status(PodFacts(bound_pod(initContainers=inits), "10.2.1.1", is_over=True), NOW)
+    assert [each["state"] for each in status["initContainerStatuses"]] == [
+        {"terminated": UNKNOWN},
+        {"waiting": {"reason": "PodInitializing"}},
+    ]
+    assert status["containerStatuses"][0]["state"] == {"waiting": {"reason": "PodInitializing"}}
+
+
+def test_a_container_that_cannot_be_created_again_waits() -> None:
+    facts = PodFacts(bound_pod(), "10.2.1.1", containers={"main": over(1)}, has_sandbox=True)
+    facts.waiting = {"main": WaitingReason("CreateContainerError", "no")}
+    [status] = pod_status(facts, NOW)["containerStatuses"]
+    assert status["state"] == {"waiting": {"reason": "CreateContainerError", "message": "no"}}
+    assert status["lastState"]["terminated"]["exitCode"] == 1

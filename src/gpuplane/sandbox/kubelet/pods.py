@@ -9,6 +9,8 @@ import msgspec
 from gpuplane.node.kubelet.protocols import deviceplugin_pb2 as pb
 from gpuplane.node.model.cdi import ContainerEdits
 
+KEPT_EVENTS = 100
+
 
 class ResourceHealth(msgspec.Struct, frozen=True):
     """One entry of a pod's allocatedResourcesStatus."""
@@ -172,6 +174,11 @@ class RunningPod(msgspec.Struct):
     unprepare_error: str = ""
     events: list[Event] = []
     claim_health: dict[str, dict[str, tuple[ResourceHealth, ...]]] = {}
+
+    def tell(self, event: Event) -> None:
+        """Where nobody takes them over, the last Events are kept."""
+        self.events.append(event)
+        del self.events[:-KEPT_EVENTS]
 
     def response(self, container: str = "main") -> pb.ContainerAllocateResponse:
         """What kubelet passes to the runtime for a container."""

@@ -1,11 +1,12 @@
 """What becomes of pods: admission, the creation of their containers, and their end (pkg/kubelet, pod workers)."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gpuplane.base.pauses import Backoff
 from gpuplane.node.model.cdi import ContainerEdits
 from gpuplane.sandbox.changes import Changes
 from gpuplane.sandbox.kubelet.devices import KubeletError
@@ -23,21 +24,30 @@ from gpuplane.sandbox.kubelet.pods import (
 )
 from gpuplane.sandbox.kubelet.runtime import CreateContainerFailed, create_container
 
-StartContainer = Callable[[RunningPod, Container, ContainerEdits], Awaitable[None]]
-"""Starts what runs in a container that was created. Of an init container it waits for the end: the next one comes then.
-Raises KubeletError and CreateContainerFailed."""
+FIRST_MOUNT_PAUSE, LONGEST_MOUNT_PAUSE = 0.5, 122.0
+"""Seconds between two tries to set up volumes: they double (util/goroutinemap/exponentialbackoff)."""
 
 
-async def _start_nothing(running: RunningPod, container: Container, edits: ContainerEdits) -> None:
-    pass
+class Runtime:
+    """What is done for a pod beside devices and claims. Here: nothing."""
+
+    async def set_up_volumes(self, running: RunningPod) -> None:
+        """Make the volumes of a pod. Raises KubeletError."""
+
+    def pull_image(self, running: RunningPod, container: Container) -> None:
+        """Have a container's image, before it is created."""
+
+    async def start_container(self, running: RunningPod, container: Container, edits: ContainerEdits) -> None:
+        """Start what runs in a container that was created. Of an init container this waits for the end: the next one
+        comes then. Raises KubeletError and CreateContainerFailed."""
 
 
 class PodWorkers:
     """`pods` are those that run, by "namespace/name"; `rejected_pods` those that were rejected, which stay so for ever.
 
-    `use_managers` has to be called before the first pod. `start_container`: what runs in containers; nothing, as long
-    as nobody sets it. `retry_interval`: seconds between two tries to create a container. `cdi_dirs`: the directories in
-    which the container runtime looks for CDI's specifications, if it does.
+    `use_managers` has to be called before the first pod. `runtime`: what runs pods. `retry_interval`: seconds between
+    two tries to create a container. `cdi_dirs`: the directories in which the container runtime looks for CDI's
+    specifications, if it does.
     """
 
     def __init__(self, changes: Changes, retry_interval: float, cdi_dirs: Sequence[Path] | None = None) -> None:
@@ -46,7 +56,7 @@ class PodWorkers:
         self._admitting, self._pending = asyncio.Lock(), list[Pod]()
         self._tasks: set[asyncio.Task[None]] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}  # UID of a pod that is not there yet → what makes it
-        self.start_container: StartContainer = _start_nothing
+        self.runtime = Runtime()
 
     def use_managers(self, manager: DeviceManager, dra: DraManager) -> None:
         """Give out devices by this device manager, and claims by this DRA manager."""
@@ -176,23 +186,39 @@ class PodWorkers:
     async def _create_containers(self, running: RunningPod, pause: float) -> None:
         if pause:
             await asyncio.sleep(pause)
+        if not running.has_sandbox:
+            self.claims.sync_status(running)
+            await self._set_up_volumes(running)
         await self.claims.prepare(running)
         for container in running.pod.all_containers():
             await self._create_until_started(running, container)
+
+    async def _set_up_volumes(self, running: RunningPod) -> None:
+        """Again and again until that works (pkg/kubelet/volumemanager)."""
+        backoff = Backoff(FIRST_MOUNT_PAUSE, LONGEST_MOUNT_PAUSE)
+        while True:
+            try:
+                await self.runtime.set_up_volumes(running)
+            except KubeletError as error:
+                running.tell(Event("FailedMount", str(error)))
+                self.changes.notify()
+                await asyncio.sleep(backoff.seconds)
+                backoff.after(well=False)
+            else:
+                return
 
     async def _create_until_started(self, running: RunningPod, container: Container) -> None:
         """Create a container. One that cannot be waits; it is tried again at once, and then with pauses."""
         pause = 0.0
         while self._is_running(running) and container.name not in running.started:
+            self.runtime.pull_image(running, container)
             try:
                 edits = running.created[container.name] = await self._create_container(running.pod, container)
-                await self.start_container(running, container, edits)
+                await self.runtime.start_container(running, container, edits)
             except (KubeletError, CreateContainerFailed) as error:
                 reason = "CreateContainerConfigError" if isinstance(error, KubeletError) else "CreateContainerError"
-                waits = WaitingReason(reason, str(error))
-                if running.waiting_reasons.get(container.name) != waits:
-                    running.events.append(Event("Failed", f"Error: {error}", container.name))
-                running.waiting_reasons[container.name] = waits
+                running.tell(Event("Failed", f"Error: {error}", container.name))
+                running.waiting_reasons[container.name] = WaitingReason(reason, str(error))
                 self.claims.sync_status(running)
                 self.changes.notify()
                 await asyncio.sleep(pause)

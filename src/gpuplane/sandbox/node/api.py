@@ -1,5 +1,6 @@
 """What a played node asks of its API server and writes there, as the user `system:node:NAME`."""
 
+import asyncio
 from base64 import b64decode
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,8 @@ from gpuplane.sandbox.node.objects import Json, NodeObject, PodObject
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
 
-NOT_FOUND, CONFLICT = 404, 409
+FORBIDDEN, NOT_FOUND, CONFLICT = 403, 404, 409
+TRIES_OF_FORBIDDEN, SECONDS_BETWEEN_TRIES = 20, 0.1
 CLAIMS_GROUP_PATH = "/apis/resource.k8s.io/v1"
 PLAYED = "gpuplane.io/played"
 """The annotation of a pod in which no program runs."""
@@ -29,7 +31,7 @@ class NodeApi:
     async def fetch(self, kind: Kind, namespace: str, name: str) -> Mapping[str, bytes] | None:
         """The data of a ConfigMap or Secret; None where there is none. Raises KubeletError."""
         try:
-            found = await self.client.get(f"/api/v1/namespaces/{namespace}/{kind}s/{name}", dict[str, Any])
+            found = await self._get_referenced(f"/api/v1/namespaces/{namespace}/{kind}s/{name}")
         except ApiServerError as error:
             if error.code == NOT_FOUND:
                 return None
@@ -64,9 +66,21 @@ class NodeApi:
         """Raises KubeletError."""
         try:
             path = f"{CLAIMS_GROUP_PATH}/namespaces/{namespace}/resourceclaims/{name}"
-            return await self.client.get(path, dict[str, Any])
+            return await self._get_referenced(path)
         except ApiServerError as error:
             raise _kubelet_error(error) from None
+
+    async def _get_referenced(self, path: str) -> Json:
+        """An object that a pod of this node refers to. The Node authorizer knows of a new pod a little later than this
+        node does, and forbids it until then. Raises ApiServerError."""
+        for _ in range(TRIES_OF_FORBIDDEN):
+            try:
+                return await self.client.get(path, dict[str, Any])
+            except ApiServerError as error:
+                if error.code != FORBIDDEN:
+                    raise
+                await asyncio.sleep(SECONDS_BETWEEN_TRIES)
+        return await self.client.get(path, dict[str, Any])
 
     async def delete_slices(self, driver: str) -> None:
         """Raises KubeletError."""
@@ -102,8 +116,17 @@ class NodeApi:
                 raise
 
     async def write_event(self, event: Json) -> None:
-        """Raises ApiServerError."""
-        await self.client.send("POST", f"/api/v1/namespaces/{event['metadata']['namespace']}/events", event)
+        """A new Event, or one that counts up. Raises ApiServerError."""
+        path = f"/api/v1/namespaces/{event['metadata']['namespace']}/events"
+        if event["count"] > 1:
+            again = {key: event[key] for key in ("count", "lastTimestamp", "message")}
+            try:
+                await self.client.send("PATCH", f"{path}/{event['metadata']['name']}", again)
+                return
+            except ApiServerError as error:
+                if error.code != NOT_FOUND:  # the API server forgets Events after an hour
+                    raise
+        await self.client.send("POST", path, event)
 
     # the node
 

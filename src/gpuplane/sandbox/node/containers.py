@@ -14,6 +14,7 @@ from gpuplane.base.pauses import Backoff
 from gpuplane.node.model.cdi import ContainerEdits
 from gpuplane.sandbox.kubelet.pods import Event, RunningPod, WaitingReason
 from gpuplane.sandbox.node.environment import Variable
+from gpuplane.sandbox.node.events import EventBook
 from gpuplane.sandbox.node.objects import Json, PodObject, is_sidecar
 from gpuplane.sandbox.node.podstatus import ContainerRecord, EndedContainer, PodFacts
 from gpuplane.sandbox.node.probes import Outcome, Probing
@@ -56,6 +57,7 @@ class PodRun:
         self.tended = set[str]()  # containers whose end is waited for
         self.tasks = set[asyncio.Task[None]]()
         self.events: list[Event] = []
+        self.book = EventBook()
         self.is_admitted = self.is_played = self.is_ending = self.is_gone = False
         self.ending = asyncio.Event()
 
@@ -96,9 +98,9 @@ class PodRun:
         """How a container stands."""
         return self.facts.containers.setdefault(name, ContainerRecord())
 
-    def log_file(self, name: str, previous: bool = False) -> Path:
-        """Where a container's output is, or that of the run before."""
-        return self.log_directory / name / f"{self.record(name).restarts - previous}.log"
+    def log_file(self, name: str, previous: bool = False, next: bool = False) -> Path:
+        """Where a container's output is, or that of the run before, or of the next one."""
+        return self.log_directory / name / f"{self.record(name).restarts - previous + next}.log"
 
     def starts_again(self, name: str, status: int) -> bool:
         """Whether a container that has ended is started again."""
@@ -127,14 +129,14 @@ class PodRun:
 class Containers:
     """Starts what runs in the containers of a node's pods, and again after it has ended.
 
-    `start_again`: has kubelet create a container anew. `changed` is told of each change.
+    `start_again`: has kubelet create a container anew. `changed` is told of each change of a pod.
     """
 
     def __init__(
         self,
         start_program: StartProgram,
         start_again: Callable[[PodRun, str], Awaitable[None]],
-        changed: Callable[[], None],
+        changed: Callable[[PodRun], None],
         now: Callable[[], str],
         times: Times,
     ) -> None:
@@ -159,14 +161,20 @@ class Containers:
                 await run.ending.wait()
                 return
             await self._pause(run, name)
-            self._renew(record)
+            self.pull(run, name)
             await self._launch(run, name, edits)
+
+    def pull(self, run: PodRun, name: str) -> None:
+        """Every image is there."""
+        image = run.container(name)["image"]
+        pulled = f'Container image "{image}" already present on machine and can be accessed by the pod'
+        run.events.append(Event("Pulled", pulled, name, "Normal"))
 
     async def stop(self, run: PodRun, grace_seconds: float) -> None:
         """End all that runs in a pod."""
         for name in list(run.programs):
             run.events.append(Event("Killing", f"Stopping container {name}", name, "Normal"))
-        self._changed()
+        self._changed(run)
         await asyncio.gather(*(each.stop(grace_seconds) for each in list(run.programs.values())))
         for _ in range(100):  # who waits for a program enters its end
             if not run.programs:
@@ -175,10 +183,7 @@ class Containers:
 
     async def _launch(self, run: PodRun, name: str, edits: ContainerEdits) -> None:
         record, container = run.record(name), run.container(name)
-        pulled = f'Container image "{container["image"]}" already present on machine and can be accessed by the pod'
-        if run.running is None or name not in run.running.waiting_reasons:  # it is tried for the first time
-            run.events.append(Event("Pulled", pulled, name, "Normal"))
-        log = run.log_file(name)
+        log = run.log_file(name, next=bool(record.id))
         log.parent.mkdir(parents=True, exist_ok=True)
         program, address = await self._start_program(run, container, edits, log)
         run.events.append(Event("Created", "Container created", name, "Normal"))
@@ -187,11 +192,13 @@ class Containers:
             run.is_played = True
             run.events.append(PLAYED_EVENT)
         run.programs[name], run.started_at[name] = program, asyncio.get_running_loop().time()
+        if record.id:  # it has run before
+            record.restarts, record.last = record.restarts + 1, record.ended or record.last
         record.id, record.started_at, record.ended, record.waits = secrets.token_hex(32), self._now(), None, None
         record.is_ready = not address or "readinessProbe" not in container
         if address:
             run.spawn(self._probe(run, name, record.id, address))
-        self._changed()
+        self._changed(run)
 
     async def _probe(self, run: PodRun, name: str, id: str, address: str) -> None:
         """While this run of a container lasts."""
@@ -207,7 +214,7 @@ class Containers:
                 told = f"Container {name} failed {outcome.kind} probe, will be restarted"
                 run.events.append(Event("Killing", told, name, "Normal"))
                 run.spawn(program.stop(run.grace_seconds))
-            self._changed()
+            self._changed(run)
 
         probing = asyncio.create_task(Probing(run.container(name), address, found).run())
         try:
@@ -223,7 +230,6 @@ class Containers:
             return
         await self._pause(run, name)
         if not run.is_ending:
-            self._renew(run.record(name))
             run.tended.discard(name)
             await self._start_again(run, name)
 
@@ -232,7 +238,7 @@ class Containers:
         run.programs.pop(name, None)
         record.ended = EndedContainer(status, record.started_at, self._now(), record.id)
         record.is_ready = False
-        self._changed()
+        self._changed(run)
         return status
 
     async def _pause(self, run: PodRun, name: str) -> None:
@@ -248,19 +254,12 @@ class Containers:
         record.waits = WaitingReason("CrashLoopBackOff", message)
         told = f"Back-off restarting failed container {name} in pod {pod}"
         run.events.append(Event("BackOff", told, name))
-        self._changed()
+        self._changed(run)
         try:
             async with asyncio.timeout(seconds):
                 await run.ending.wait()
         except TimeoutError:
             backoff.after(well=False)
-
-    def _renew(self, record: ContainerRecord) -> None:
-        """A container is to be started once more."""
-        record.last = record.ended or record.last
-        record.ended, record.started_at, record.waits = None, "", None
-        record.restarts += 1
-        self._changed()
 
 
 def format_duration(seconds: float) -> str:

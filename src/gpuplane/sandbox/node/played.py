@@ -103,7 +103,7 @@ class PlayedNode:
             runner = Runner(spec.name, self.address, paths, self.network, self.api_url, api.fetch, api.make_token)
             self.pods = Pods(
                 spec.name, self.address, self.kubelet, api, self.network, spec.directory / "logs", runner.start,
-                runner.forget, self._admit, timestamp, self.times,
+                runner.set_up_volumes, runner.forget, self._admit, timestamp, self.times,
             )  # fmt: skip
             self.node = await api.register(new_node(self._facts()))
             server = KubeletServer(self.network.loopback(self.address), self._tls_context(), self.pods.runs)

@@ -6,6 +6,7 @@ server is a function of these (`podstatus.py`), and whoever writes it looks at a
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
@@ -17,12 +18,14 @@ from gpuplane.kubernetes.client.api import Event as ApiEvent
 from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.kubernetes.client.retry import RequestPauses
 from gpuplane.node.model.cdi import ContainerEdits
+from gpuplane.sandbox.changes import finish_despite_cancellation
 from gpuplane.sandbox.controlplane.network import Network
 from gpuplane.sandbox.kubelet.pods import Container, Event, PodRejected, RunningPod
 from gpuplane.sandbox.kubelet.server import Kubelet
+from gpuplane.sandbox.kubelet.workers import Runtime
 from gpuplane.sandbox.node.api import NodeApi
 from gpuplane.sandbox.node.containers import KUBELET_CONTAINER_TIMES, Containers, PodRun, StartProgram, Times
-from gpuplane.sandbox.node.events import event_object
+from gpuplane.sandbox.node.events import EventBook
 from gpuplane.sandbox.node.objects import Json, PodObject
 from gpuplane.sandbox.node.podstatus import ContainerRecord, EndedContainer, PodFacts, pod_status
 
@@ -33,28 +36,31 @@ UNKNOWN_STATUS = 137
 """The exit status of a container that is gone, and nobody knows how (ContainerStatusUnknown)."""
 log = logging.getLogger("gpuplane")
 
+SetUpVolumes = Callable[[PodRun], Coroutine[Any, Any, None]]
+"""Makes the volumes of a pod. Raises KubeletError."""
 Admit = Callable[[PodObject, list[PodObject]], PodRejected | None]
 """(pod, the others of the node) → why it is rejected; None where it is not."""
 
 
-class Pods:
+class Pods(Runtime):
     """A `Follower` of the pods of one node. `runs`: by UID."""
 
     def __init__(
         self, name: str, address: str, kubelet: Kubelet, api: NodeApi, network: Network, log_root: Path,
-        start_program: StartProgram, forget: Callable[[PodRun], None], admit: Admit, now: Callable[[], str],
+        start_program: StartProgram, set_up_volumes: SetUpVolumes, forget: Callable[[PodRun], None], admit: Admit,
+        now: Callable[[], str],
         times: Times = KUBELET_CONTAINER_TIMES,
     ) -> None:  # fmt: skip
         self.name, self.address, self.kubelet, self.api, self.network = name, address, kubelet, api, network
         self.log_root, self.now, self.times, self._admit = log_root, now, times, admit
-        self._forget = forget
+        self._set_up_volumes, self._forget = set_up_volumes, forget
         self.runs: dict[str, PodRun] = {}
         self.serving = asyncio.Event()  # kubelet runs; it can be stopped and started again
         self.serving.set()
-        self.containers = Containers(start_program, self._start_again, kubelet.changes.notify, now, times)
+        self.containers = Containers(start_program, self._start_again, self._changed, now, times)
         self._writing = set[str]()
         self._tasks = set[asyncio.Task[None]]()
-        kubelet.workers.start_container = self._start_container
+        kubelet.workers.runtime = self
 
     # what the API server tells
 
@@ -151,7 +157,6 @@ class Pods:
         for task in list(run.tasks):
             task.cancel()
         if not run.is_gone:
-            run.facts.is_over = run.running is not None
             await self._write_until_done(run)
             await self._persistently(lambda: self.api.delete(run.pod))
 
@@ -171,7 +176,25 @@ class Pods:
 
     # containers
 
-    async def _start_container(self, running: RunningPod, container: Container, edits: ContainerEdits) -> None:
+    def _changed(self, run: PodRun) -> None:
+        """Kubelet syncs a pod whose containers have changed (pkg/kubelet/pleg)."""
+        if run.running is not None:
+            self.kubelet.workers.claims.sync_status(run.running)
+        self.kubelet.changes.notify()
+
+    async def set_up_volumes(self, running: RunningPod) -> None:
+        """Called by kubelet before anything else. A pod is shown as being created before anything is. Raises
+        KubeletError."""
+        run = self.runs[running.pod.uid]
+        run.running = running
+        await self.kubelet.until(lambda: "containerStatuses" in run.facts.before or run.ending.is_set(), deadline=1e9)
+        await finish_despite_cancellation(self._set_up_volumes(run))  # a request that is cut off leaves its socket
+
+    def pull_image(self, running: RunningPod, container: Container) -> None:
+        """Called by kubelet before each try to create a container."""
+        self.containers.pull(self.runs[running.pod.uid], container.name)
+
+    async def start_container(self, running: RunningPod, container: Container, edits: ContainerEdits) -> None:
         """Called by kubelet for each container that was created. Raises KubeletError."""
         run = self.runs[running.pod.uid]
         run.running = running
@@ -202,12 +225,15 @@ class Pods:
         run.events += running.events
         running.events.clear()
         facts.has_sandbox, facts.waiting = running.has_sandbox, dict(running.waiting_reasons)
-        if run.pod.key in self.kubelet.pods and self.kubelet.pods[run.pod.key] is running:
+        facts.claims = dict(running.claim_health)
+        if self.kubelet.pods.get(run.pod.key) is running:
             facts.devices = self.kubelet.pod_health(run.pod.key)
-            facts.claims = dict(running.claim_health)
+        elif run.is_ending and not run.programs:
+            facts.is_over = True
 
     def _wanted(self, run: PodRun) -> Json | None:
-        """The status that the pod should have, if it has another one."""
+        """The status that the pod should have now, if it has another one."""
+        self._take_over(run)
         if run.is_gone or (run.pod.has_ended and run.running is None and run.facts.rejected is None):
             return None
         if not run.facts.started_at:
@@ -230,9 +256,10 @@ class Pods:
         """Raises ApiServerError."""
         self._take_over(run)
         while run.events:
-            with suppress(ApiServerError):  # an Event is not worth more than one try
-                await self.api.write_event(event_object(run.pod, run.events[0], self.name, self.now()))
-            run.events.pop(0)
+            event = run.book.enter(run.pod, run.events.pop(0), self.name, self.now(), time.monotonic())
+            if event is not None:
+                with suppress(ApiServerError):  # an Event is not worth more than one try
+                    await self.api.write_event(event)
         while (status := self._wanted(run)) is not None:
             try:
                 written = await self.api.write_status(run.pod, status, run.is_played)
@@ -274,8 +301,9 @@ class Pods:
             log.error("node %s: a pod is not served any more", self.name, exc_info=error)
 
     def kubelet_restarted(self) -> None:
-        """Kubelet has admitted every pod again, or rejected it."""
+        """Kubelet has admitted every pod again, or rejected it. It counts Events anew."""
         for run in self.runs.values():
+            run.book = EventBook()
             rejected = self.kubelet.rejected_pods.get(run.pod.key)
             if run.running is not None and not run.is_ending and rejected and run.pod.key not in self.kubelet.pods:
                 self._reject(run, rejected)

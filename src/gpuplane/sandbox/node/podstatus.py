@@ -9,6 +9,12 @@ import msgspec
 from gpuplane.sandbox.kubelet.pods import PodRejected, ResourceHealth, WaitingReason
 from gpuplane.sandbox.node.objects import Json, PodObject, is_sidecar
 
+UNKNOWN_END: Json = {
+    "exitCode": 137,
+    "reason": "ContainerStatusUnknown",
+    "message": "The container could not be located when the pod was terminated",
+}
+
 
 class EndedContainer(msgspec.Struct, frozen=True):
     """How a container has ended, and when, as the API spells times."""
@@ -74,6 +80,8 @@ def pod_status(facts: PodFacts, now: str) -> Json:
     inits = pod.spec.get("initContainers") or ()
     init_statuses = [_container_status(facts, each, bool(inits)) for each in inits]
     statuses = [_container_status(facts, each, bool(inits)) for each in pod.spec["containers"]]
+    if facts.is_over:
+        _end_what_never_ran(facts, init_statuses, statuses)
     phase = _phase(facts, init_statuses, statuses)
     addresses = {"podIP": facts.address, "podIPs": [{"ip": facts.address}]} if facts.address else {}
     return {
@@ -93,10 +101,11 @@ def pod_status(facts: PodFacts, now: str) -> Json:
 
 def _container_status(facts: PodFacts, container: Json, has_init: bool) -> Json:
     record = facts.containers.get(container["name"]) or ContainerRecord()
+    last = record.ended if container["name"] in facts.waiting and record.ended else record.last
     status: Json = {
         "name": container["name"],
         "state": _state(facts, container, record, has_init),
-        "lastState": _terminated(record.last) if record.last else {},
+        "lastState": _terminated(last) if last else {},
         "ready": _is_ready(container, record, container in (facts.pod.spec.get("initContainers") or ())),
         "restartCount": record.restarts,
         "image": full_image_name(container["image"]) if record.id else container["image"],
@@ -113,14 +122,26 @@ def _container_status(facts: PodFacts, container: Json, has_init: bool) -> Json:
 def _state(facts: PodFacts, container: Json, record: ContainerRecord, has_init: bool) -> Json:
     if record.waits is not None:
         return {"waiting": _waiting(record.waits)}
-    if record.ended is not None:
+    if record.ended is not None and container["name"] not in facts.waiting:
         return _terminated(record.ended)
-    if record.started_at:
+    if record.is_running:
         return {"running": {"startedAt": record.started_at}}
     waits = facts.waiting.get(container["name"])
     if waits is None or waits.reason == "ContainerCreating":  # no status says why it is still being created
         waits = WaitingReason("PodInitializing" if has_init else "ContainerCreating")
     return {"waiting": _waiting(waits)}
+
+
+def _end_what_never_ran(facts: PodFacts, inits: Sequence[Json], statuses: Sequence[Json]) -> None:
+    """Of a pod that was ended, nobody knows how these would have ended (status_manager.go, TerminatePod)."""
+    attempted = [at for at, each in enumerate(inits) if "waiting" not in each["state"] or each["lastState"]]
+    started = any(each["lastState"] or "running" in each["state"] for each in statuses)
+    lost = list(inits[: attempted[-1] + 1 if attempted else 1])
+    if started or not _incomplete(facts, inits):
+        lost += statuses
+    for each in lost:
+        if "terminated" not in each["state"]:
+            each["state"] = {"terminated": {**UNKNOWN_END, "startedAt": None, "finishedAt": None}}
 
 
 def _waiting(waits: WaitingReason) -> Json:

@@ -15,7 +15,7 @@ from gpuplane.sandbox.controlplane.processes import Child, start_child
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.node.containers import PodRun, Started, describe_container
 from gpuplane.sandbox.node.environment import Fetch, Variable, container_environment
-from gpuplane.sandbox.node.objects import Json
+from gpuplane.sandbox.node.objects import Json, PodObject
 from gpuplane.sandbox.node.ownimage import (
     SERVICE_ACCOUNT,
     HostPaths,
@@ -65,10 +65,7 @@ class Runner:
         """The volumes of a pod, which follow their objects from now on."""
         uid = run.pod.metadata.uid
         if uid not in self._volumes:
-            directory = self._directory(run) / "volumes"
-            self._volumes[uid] = Volumes(
-                run.pod, directory, self._paths, self._node_values(run), self._fetch, self._make_token
-            )
+            self._volumes[uid] = self._make_volumes(run, self._make_token)
             run.spawn(_keep_written(self._volumes[uid]))
         return self._volumes[uid]
 
@@ -99,6 +96,17 @@ class Runner:
             raise KubeletError(f"failed to start containerd task: {error}") from None
         return ProcessProgram(child)
 
+    async def set_up_volumes(self, run: PodRun) -> None:
+        """Make the volumes of a pod. A played one needs no token. Raises KubeletError."""
+        if any(is_own_image(each["image"]) for each in run.pod.containers()):
+            await self._volumes_of(run).write()
+        else:
+            await self._make_volumes(run, _no_token).write()
+
+    def _make_volumes(self, run: PodRun, make_token: MakeToken) -> Volumes:
+        directory, values = self._directory(run) / "volumes", self._node_values(run)
+        return Volumes(run.pod, directory, self._paths, values, self._fetch, make_token)
+
     def _directory(self, run: PodRun) -> Path:
         return self._paths.run / run.pod.metadata.uid
 
@@ -125,6 +133,10 @@ class Runner:
                 "contexts": [{"name": "pod", "context": context}],
             }
         )
+
+
+async def _no_token(pod: PodObject, audience: str, seconds: int) -> str:
+    return ""
 
 
 async def _keep_written(volumes: Volumes) -> None:

@@ -103,7 +103,7 @@ class Volumes:
             return dict(data)
         missing = [each["key"] for each in wanted["items"] if each["key"] not in data]
         if missing and not wanted.get("optional"):
-            raise KubeletError(f"references non-existent config key: {missing[0]}")
+            raise KubeletError(f"references non-existent {'config' if kind == 'configmap' else kind} key: {missing[0]}")
         return {each["path"]: data[each["key"]] for each in wanted["items"] if each["key"] in data}
 
     def _of_fields(self, wanted: Json) -> dict[str, bytes]:

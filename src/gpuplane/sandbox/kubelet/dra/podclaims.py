@@ -33,7 +33,7 @@ class PodClaims:
                     await self.manager.prepare(running.pod)
             except KubeletError as error:
                 event = Event("FailedPrepareDynamicResources", f"Failed to prepare dynamic resources: {error}")
-                running.events.append(event)
+                running.tell(event)
                 for container in running.pod.all_containers():
                     running.waiting_reasons[container.name] = WaitingReason("ContainerCreating", event.message)
                 self.changes.notify()

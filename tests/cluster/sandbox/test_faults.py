@@ -16,7 +16,7 @@ from tests.sandbox.plugin import DEV, SIX, Plugin, device
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.xdist_group("control plane"),
+    pytest.mark.xdist_group("played cluster"),
     pytest.mark.timeout(600),
 ]
 NODE = "t4-0"
@@ -179,4 +179,19 @@ async def test_a_held_device_is_withdrawn(faulty: Faulty) -> None:
     faulty.plugin.send(*rest)
     await faulty.world.until_pod("holds", lambda found: health(found) == "Healthy")
     faulty.plugin.send(*(device(each) for each in SIX))
+    await faulty.end_all()
+
+
+async def test_a_pod_waits_for_its_volumes(faulty: Faulty) -> None:
+    """volumemanager: until they are there the pod is being created, and an Event says why."""
+    await faulty.start("mounts", volumes=[{"name": "v", "configMap": {"name": "late"}}])
+    told = 'MountVolume.SetUp failed for volume "v" : configmap "late" not found'
+    await faulty.world.until_told("mounts", "Warning", "FailedMount", told)
+    found = await faulty.world.pod("mounts")
+    assert found is not None
+    assert found["status"]["containerStatuses"][0]["state"] == {"waiting": {"reason": "ContainerCreating"}}
+    await faulty.world.apply(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "late", "namespace": "default"}, "data": {}}
+    )
+    await faulty.world.until_pod("mounts", is_running)
     await faulty.end_all()

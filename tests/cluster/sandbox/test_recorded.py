@@ -20,7 +20,7 @@ from tests.sandbox.kubelet.toyplugin import DEVICES, DRIVER, POOL, ToyPlugin
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.xdist_group("control plane"),
+    pytest.mark.xdist_group("played cluster"),
     pytest.mark.timeout(600),
 ]
 NODE, NAMESPACE = "t4-0", "dra-lab"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpuplane.kubernetes.client.errors import ApiServerError
+from gpuplane.sandbox.changes import finish_despite_cancellation
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.node.environment import Kind
 from gpuplane.sandbox.node.objects import Json, NodeObject, PodObject
@@ -21,7 +22,8 @@ PLAYED = "gpuplane.io/played"
 
 
 class NodeApi:
-    """Requests of one node. It is a `ClaimSource` too."""
+    """Requests of one node. It is a `ClaimSource` too. What a pod asks for is not cut off when kubelet ends, or the pod
+    does: that would leave a socket open."""
 
     def __init__(self, client: "ApiClient", node_name: str) -> None:
         self.client, self.node_name = client, node_name
@@ -56,7 +58,8 @@ class NodeApi:
         }
         path = f"/api/v1/namespaces/{pod.metadata.namespace}/serviceaccounts/{account}/token"
         try:
-            return str((await self.client.send("POST", path, body, shape=dict[str, Any]))["status"]["token"])
+            asked = self.client.send("POST", path, body, shape=dict[str, Any])
+            return str((await finish_despite_cancellation(asked))["status"]["token"])
         except ApiServerError as error:
             raise KubeletError(f"failed to fetch token: {_kubelet_error(error)}") from None
 
@@ -75,12 +78,12 @@ class NodeApi:
         node does, and forbids it until then. Raises ApiServerError."""
         for _ in range(TRIES_OF_FORBIDDEN):
             try:
-                return await self.client.get(path, dict[str, Any])
+                return await finish_despite_cancellation(self.client.get(path, dict[str, Any]))
             except ApiServerError as error:
                 if error.code != FORBIDDEN:
                     raise
                 await asyncio.sleep(SECONDS_BETWEEN_TRIES)
-        return await self.client.get(path, dict[str, Any])
+        return await finish_despite_cancellation(self.client.get(path, dict[str, Any]))
 
     async def delete_slices(self, driver: str) -> None:
         """Raises KubeletError."""

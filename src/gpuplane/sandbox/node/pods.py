@@ -18,7 +18,6 @@ from gpuplane.kubernetes.client.api import Event as ApiEvent
 from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.kubernetes.client.retry import RequestPauses
 from gpuplane.node.model.cdi import ContainerEdits
-from gpuplane.sandbox.changes import finish_despite_cancellation
 from gpuplane.sandbox.controlplane.network import Network
 from gpuplane.sandbox.kubelet.pods import Container, Event, PodRejected, RunningPod
 from gpuplane.sandbox.kubelet.server import Kubelet
@@ -188,7 +187,7 @@ class Pods(Runtime):
         run = self.runs[running.pod.uid]
         run.running = running
         await self.kubelet.until(lambda: "containerStatuses" in run.facts.before or run.ending.is_set(), deadline=1e9)
-        await finish_despite_cancellation(self._set_up_volumes(run))  # a request that is cut off leaves its socket
+        await self._set_up_volumes(run)
 
     def pull_image(self, running: RunningPod, container: Container) -> None:
         """Called by kubelet before each try to create a container."""

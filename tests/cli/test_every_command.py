@@ -57,6 +57,10 @@ def world(terminals: Terminals) -> Iterator[World]:
         yield World(Path(folder), terminals)
 
 
+SUCCEED_ELSEWHERE = {"sandbox fetch", "sandbox status", "sandbox up"}
+"""Commands that need Kubernetes' programs, or download them: tests/cluster/sandbox/test_up.py, tests/sandbox/controlplane."""
+
+
 def _prints(row: Row) -> bool:
     """Whether it ends by itself, with a result on standard output."""
     return row.status == 0 and not (row.until or row.nothing or row.once)
@@ -66,7 +70,7 @@ def test_the_table_has_every_command() -> None:
     """With input that is good and input that is not, and as JSON where there is that option."""
     assert sorted(ROWS) == LEAVES
     for name, rows in ROWS.items():
-        assert any(row.status == 0 for row in rows), name
+        assert any(row.status == 0 for row in rows) or name in SUCCEED_ELSEWHERE, name
         assert any(row.status == 2 for row in rows), name
         if any("--json" in parameter.opts for parameter in EVERYTHING[name].params):
             assert any("--json" in row.words for row in rows), name

@@ -384,6 +384,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
     "sandbox status": (
         Row("--state-dir {fresh}", 1, "no cluster runs in"),
         Row("--state-dir {fresh}/none --json", 1, "no cluster runs in"),
+        Row("--state-dur {fresh}", 2, "Did you mean '--state-dir'?"),
     ),
     "sandbox down": (
         Row("--state-dir {fresh}", says="no cluster runs in"),

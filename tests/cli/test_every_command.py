@@ -58,7 +58,7 @@ def world(terminals: Terminals) -> Iterator[World]:
 
 
 SUCCEED_ELSEWHERE = {"sandbox fetch", "sandbox status", "sandbox up"}
-"""Commands that need Kubernetes' programs, or download them: tests/cluster/sandbox/test_up.py, tests/sandbox/controlplane."""
+"""Commands that need Kubernetes' programs, or download them: tests/cluster/sandbox, tests/sandbox/controlplane."""
 
 
 def _prints(row: Row) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -329,7 +330,8 @@ async def test_a_claim_of_the_same_name(lab: Lab) -> None:
     assert await lab.claim("again", "g2") != old
     await lab.pod("p-again2", g="again")
     await lab.until("p-again2", "Running claim:g=g2:Healthy")
-    assert lab.plugin.calls[-3:] == ["prepare again", "unprepare again", "prepare again"]
+    calls = [call for call, _ in groupby(lab.plugin.calls)]  # kubelet's reconciler may ask in between, too
+    assert calls[-3:] == ["prepare again", "unprepare again", "prepare again"]
     await lab.delete("p-again2")
     await lab.until("p-again2", "gone")
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from gpuplane.base.pauses import Backoff
 from gpuplane.node.model.cdi import ContainerEdits
+from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.kubelet.pods import Event, RunningPod, WaitingReason
 from gpuplane.sandbox.node.environment import Variable
 from gpuplane.sandbox.node.events import EventBook
@@ -186,6 +187,9 @@ class Containers:
         log = run.log_file(name, next=bool(record.id))
         log.parent.mkdir(parents=True, exist_ok=True)
         program, address = await self._start_program(run, container, edits, log)
+        if run.is_ending:  # it was asked to end meanwhile, and what has ended has no process
+            await program.stop(0.0)
+            raise KubeletError("the pod is ending")
         run.events.append(Event("Created", "Container created", name, "Normal"))
         run.events.append(Event("Started", "Container started", name, "Normal"))
         if not address and not run.is_played:

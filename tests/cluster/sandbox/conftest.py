@@ -30,7 +30,7 @@ def state() -> Iterator[Path]:
     remove(root)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")  # it ends before tests of other folders begin
 async def world(programs: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     """Two nodes with agents: eight GPUs and one."""
     async with running_world(tmp_path_factory.mktemp("cluster"), programs, "hgx-h100,t4") as found:

@@ -66,7 +66,7 @@ async def test_an_answer_without_an_end_is_given_up(
     async with following(kubeconfig) as node:
         tracemalloc.start()
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(240):
                 while server.failures[0].times or not _well(node):
                     await asyncio.sleep(0.05)
             _, most = tracemalloc.get_traced_memory()

@@ -86,9 +86,10 @@ async def test_what_cannot_be_started_is_an_error(tmp_path: Path, program: str) 
 
 async def test_no_thread_waits_for_a_child(tmp_path: Path) -> None:
     """asyncio of Python 3.11 starts one for each."""
+    before = threading.active_count()
     child = await start_child(["sleep", "60"], log=tmp_path / "log")
 
-    assert threading.active_count() == 1
+    assert threading.active_count() <= before
     await child.stop()
 
 

@@ -23,7 +23,7 @@ MAX_LOG_BYTES = 10 << 20
 """Bytes of a log with which a program does not start again: kubelet's containerLogMaxSize."""
 SECONDS_TO_END = 10.0
 """Seconds from SIGTERM to SIGKILL."""
-SECONDS_TO_DIE = 5.0
+SECONDS_TO_DIE = 30.0
 """Seconds that a program which is killed may take to end. One that is stuck in the kernel is not waited for."""
 
 

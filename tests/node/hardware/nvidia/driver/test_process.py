@@ -303,7 +303,7 @@ async def test_the_process_has_nothing_open_but_what_it_needs(
             await watch.until(lambda watch: watch.driver()[0] == "waiting")
             await watch.hardware.do(ObserveMachine())
             await watch.until(whole)
-        assert len(opened(os.getpid())) == before
+        assert len(opened(os.getpid())) <= before  # of tests before us something may still be closed
 
 
 DEEDS = ("hang", "crash", "error", "as a whole", "let go", "take up", "unload", "kill", "heal", "probe", "probe")

@@ -1,7 +1,6 @@
 """Who stands in the way of a change of a real GPU, what breaks one off, and that of each comes exactly one answer."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -154,8 +153,9 @@ async def test_nobody_of_ours_has_a_gpu_open_while_one_is_reset(watch: Watched, 
     """A probe is ended, too. How the driver stands says why the others are not watched."""
     smi_does(standin, f"while [ ! -e {standin.folder}/go ]; do sleep 0.02; done")
     plant(standin, {"failure.0": "hang nvmlDeviceGetName 0 0"})
+    before = len(family())
     await watch.hardware.do(ProbeGpu(gpu=HOPPER, requested_at=1.0))
-    while len(family()) < 3:
+    while len(family()) <= before:
         await asyncio.sleep(0.01)
     await watch.hardware.do(ChangePartition(AMPERE, ResetGpu(), 7.0))
     await watch.until(lambda each: each.driver()[0] == "waiting")
@@ -197,13 +197,14 @@ async def test_a_driver_that_does_not_come_back_is_told(watch: Watched, standin:
 
 async def test_a_release_breaks_a_reset_off(watch: Watched, standin: StandIn) -> None:
     """And one that comes before it begins; nothing of ours runs then."""
+    before = set(family())  # with the driver's process, and what other tests of this worker keep
     smi_does(standin, "exec sleep 600")
     await watch.hardware.do(ChangePartition(AMPERE, ResetGpu(), 7.0))
     while not (standin.folder.parent / "usr/bin/runs").exists():
         await asyncio.sleep(0.01)
     await watch.hardware.release()
     await watch.hear(lambda each: bool(answers(each)))
-    assert family() == [os.getpid()]
+    assert set(family()) < before
     assert [(each.problem, each.outcome_unknown) for each in answers(watch)] == [("failed", True)]
 
     told = await made(watch, AMPERE, ResetGpu())

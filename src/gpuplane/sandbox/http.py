@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+JSON_TYPE = "application/json"
 MAX_REQUEST_BYTES = 1 << 20  # bytes of a request's head or body
 
 
@@ -42,16 +43,16 @@ async def read_request(reader: asyncio.StreamReader) -> Request | None:
     return Request(method, url.path, query, headers, body)
 
 
-async def send_response(writer: asyncio.StreamWriter, code: int, body: Any) -> None:
+async def send_response(writer: asyncio.StreamWriter, code: int, body: Any, content_type: str = JSON_TYPE) -> None:
     """Send a whole answer: JSON, or bytes as they are."""
     data = body if isinstance(body, bytes) else msgspec.json.encode(body)
-    writer.write(_response_head(code, f"Content-Length: {len(data)}") + data)
+    writer.write(response_head(code, f"Content-Length: {len(data)}", content_type) + data)
     await writer.drain()
 
 
 async def send_stream(writer: asyncio.StreamWriter, lines: AsyncIterable[Any]) -> None:
     """Send an answer line by line, as JSON in chunks; the head goes at once."""
-    writer.write(_response_head(200, "Transfer-Encoding: chunked"))
+    writer.write(response_head(200, "Transfer-Encoding: chunked"))
     await writer.drain()
     async for line in lines:
         data = msgspec.json.encode(line) + b"\n"
@@ -68,12 +69,13 @@ async def send_endlessly(writer: asyncio.StreamWriter, piece: bytes, pause: floa
     """
     length = 1 << 40
     framing = {"body": "Transfer-Encoding: chunked", "length": f"Content-Length: {length}", "head": "X-More: "}[where]
-    writer.write(_response_head(200, framing).removesuffix(b"\r\n\r\n" if where == "head" else b""))
+    writer.write(response_head(200, framing).removesuffix(b"\r\n\r\n" if where == "head" else b""))
     while True:
         writer.write(b"%x\r\n%s\r\n" % (len(piece), piece) if where == "body" else piece)
         await writer.drain()
         await asyncio.sleep(pause)
 
 
-def _response_head(code: int, framing: str) -> bytes:
-    return f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: application/json\r\n{framing}\r\n\r\n".encode()
+def response_head(code: int, framing: str, content_type: str = JSON_TYPE) -> bytes:
+    """What comes before a body. `framing`: the header that says how long that is."""
+    return f"HTTP/1.1 {code} {HTTPStatus(code).phrase}\r\nContent-Type: {content_type}\r\n{framing}\r\n\r\n".encode()

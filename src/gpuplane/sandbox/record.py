@@ -39,8 +39,13 @@ class ClusterRecord(msgspec.Struct, frozen=True):
 
 def default_directory(environment: Mapping[str, str]) -> Path:
     """Where a cluster is of which nobody says where (XDG Base Directory Specification)."""
-    base = environment.get("XDG_STATE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local/state") / "gpuplane/sandbox"
+    return own_directory(environment, "XDG_STATE_HOME", ".local/state") / "sandbox"
+
+
+def own_directory(environment: Mapping[str, str], variable: str, below_home: str) -> Path:
+    """Our directory below the one that a variable names, or below the user's own where it names none."""
+    base = environment.get(variable, "")
+    return (Path(base) if base.startswith("/") else Path.home() / below_home) / "gpuplane"
 
 
 def running_process(directory: Path) -> int | None:

@@ -25,6 +25,7 @@ import msgspec
 from gpuplane.base.tasks import run_until
 from gpuplane.kubernetes.client import ApiServerError
 from gpuplane.kubernetes.objects import ObjectMetadata
+from gpuplane.kubernetes.times import format_micro_time
 
 if TYPE_CHECKING:
     from gpuplane.kubernetes.client.api import ApiClient
@@ -163,7 +164,7 @@ class Candidate:
     async def _write(self, lease: Lease | None, holder: str, duration: int) -> None:
         """Create the Lease, or change it as it was read. Raises ApiServerError, also for a conflict."""
         before = LeaseSpec() if lease is None else lease.spec
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = format_micro_time(datetime.now(UTC))
         is_renewal = before.holder_identity == holder
         spec = LeaseSpec(
             holder_identity=holder,

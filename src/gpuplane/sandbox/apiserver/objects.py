@@ -7,7 +7,6 @@ part of that object ("…/status"); the collection of all namespaces ("/api/v1/p
 import copy
 import re
 from collections.abc import Iterator, Sequence
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -70,11 +69,6 @@ class ResourcePath(msgspec.Struct, frozen=True):
     def contains(self, other: "ResourcePath") -> bool:
         """Whether an object's place is in this collection."""
         return (self.prefix, self.plural) == (other.prefix, other.plural) and self.namespace in ("", other.namespace)
-
-
-def format_time(moment: datetime) -> str:
-    """A time as the API writes it, in seconds."""
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Change(msgspec.Struct, frozen=True):

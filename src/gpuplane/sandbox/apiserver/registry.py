@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gpuplane.kubernetes.times import format_time
 from gpuplane.sandbox.apiserver.fieldmanagers import Manager, apply_with_manager, record_update
 from gpuplane.sandbox.apiserver.objects import (
     Json,
     Objects,
     ResourcePath,
     StatusError,
-    format_time,
     parse_path,
     status_details_of,
 )

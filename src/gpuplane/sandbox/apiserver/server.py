@@ -39,6 +39,7 @@ from gpuplane.sandbox.http import (
     send_response,
     send_stream,
 )
+from gpuplane.sandbox.kubeconfig import kubeconfig_document
 
 REASON_BY_CODE = {401: "Unauthorized", 403: "Forbidden", 429: "TooManyRequests", 500: "InternalError"}
 DEFAULT_WATCH_SECONDS = 1800
@@ -101,11 +102,8 @@ class ApiServer:
 
     def kubeconfig(self) -> str:
         """A kubeconfig for it."""
-        cluster = {"name": "sandbox", "cluster": {"server": self.url}}
-        user = {"name": "sandbox", "user": {"token": self.token}}
-        context = {"name": "sandbox", "context": {"cluster": "sandbox", "user": "sandbox"}}
-        config = {"apiVersion": "v1", "kind": "Config", "current-context": "sandbox"}
-        return msgspec.json.encode({**config, "clusters": [cluster], "users": [user], "contexts": [context]}).decode()
+        document = kubeconfig_document("sandbox", {"server": self.url}, {"token": self.token})
+        return msgspec.json.encode(document).decode()
 
     async def start(self) -> None:
         """Listen, on the same port as before."""

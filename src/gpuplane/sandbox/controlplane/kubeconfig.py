@@ -19,6 +19,7 @@ import yaml
 
 from gpuplane.base import files
 from gpuplane.base.text import clip
+from gpuplane.sandbox.kubeconfig import kubeconfig_document
 
 if TYPE_CHECKING:
     from gpuplane.sandbox.controlplane.certificates import KeyPair  # it needs cryptography, and `sandbox down` does not
@@ -39,15 +40,7 @@ def make_kubeconfig(server: str, authority: bytes, pair: "KeyPair", name: str = 
     """For whoever has a client certificate. All is in it, so that it can be copied."""
     cluster = {"server": server, "certificate-authority-data": _base64(authority)}
     user = {"client-certificate-data": _base64(pair.certificate), "client-key-data": _base64(pair.key)}
-    document = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": name, "cluster": cluster}],
-        "users": [{"name": name, "user": user}],
-        "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
-        "current-context": name,
-    }
-    return yaml.safe_dump(document, sort_keys=False).encode()
+    return yaml.safe_dump(kubeconfig_document(name, cluster, user), sort_keys=False).encode()
 
 
 def merge(data: bytes, ours: bytes) -> bytes:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpuplane.base import programs
 from gpuplane.base.text import clip
+from gpuplane.sandbox.record import own_directory
 
 ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER = "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"
 NAMES = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER)
@@ -42,8 +43,7 @@ def find_programs(option: Path | None, environment: Mapping[str, str]) -> Path:
 
 def fetched_root(environment: Mapping[str, str]) -> Path:
     """Where `gpuplane sandbox fetch` makes a directory for each version (XDG Base Directory Specification)."""
-    base = environment.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "gpuplane/control-plane"
+    return own_directory(environment, "XDG_CACHE_HOME", ".cache") / "control-plane"
 
 
 def own_architecture() -> str:

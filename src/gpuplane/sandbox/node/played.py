@@ -18,6 +18,7 @@ from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.kubernetes.client.informer import Informer
 from gpuplane.kubernetes.client.retry import RequestPauses
 from gpuplane.kubernetes.objects import ObjectMetadata
+from gpuplane.kubernetes.times import format_micro_time, format_time
 from gpuplane.sandbox.controlplane.certificates import Authority
 from gpuplane.sandbox.controlplane.network import Network
 from gpuplane.sandbox.kubelet import Kubelet
@@ -196,7 +197,7 @@ class PlayedNode:
         return NodeFacts(self.spec.name, self.address, self.spec.gpus, self.version, machine_id, devices, images)
 
     def _lease(self) -> Json:
-        return lease(self.spec.name, self.node.metadata.uid, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}")
+        return lease(self.spec.name, self.node.metadata.uid, format_micro_time(datetime.now(UTC)))
 
     async def _write_status(self, api: NodeApi) -> None:
         self.node = await api.write_node_status(node_status(self._facts(), self.node.status, timestamp()))
@@ -229,4 +230,4 @@ class PlayedNode:
 
 def timestamp() -> str:
     """Now, as the API spells it."""
-    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return format_time(datetime.now(UTC))

@@ -12,6 +12,7 @@ import msgspec
 from gpuplane.node.model.cdi import ContainerEdits
 from gpuplane.sandbox.controlplane.network import Network
 from gpuplane.sandbox.controlplane.processes import Child, start_child
+from gpuplane.sandbox.kubeconfig import kubeconfig_document
 from gpuplane.sandbox.kubelet.devices import KubeletError
 from gpuplane.sandbox.node.containers import PodRun, Started, describe_container
 from gpuplane.sandbox.node.environment import Fetch, Variable, container_environment
@@ -122,17 +123,8 @@ class Runner:
     def _kubeconfig(self, run: PodRun, account: Path) -> bytes:
         """What a pod finds the API server by; a program in a cluster finds the same in its service account."""
         cluster = {"server": self._api_url, "certificate-authority": str(account / "ca.crt")}
-        context = {"cluster": "cluster", "user": "pod", "namespace": run.pod.metadata.namespace}
-        return msgspec.json.encode(
-            {
-                "apiVersion": "v1",
-                "kind": "Config",
-                "current-context": "pod",
-                "clusters": [{"name": "cluster", "cluster": cluster}],
-                "users": [{"name": "pod", "user": {"tokenFile": str(account / "token")}}],
-                "contexts": [{"name": "pod", "context": context}],
-            }
-        )
+        user = {"tokenFile": str(account / "token")}
+        return msgspec.json.encode(kubeconfig_document("pod", cluster, user, run.pod.metadata.namespace))
 
 
 async def _no_token(pod: PodObject, audience: str, seconds: int) -> str:

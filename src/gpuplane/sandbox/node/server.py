@@ -11,12 +11,11 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
-
-from gpuplane.sandbox.http import Request, read_request
+from gpuplane.sandbox.http import Request, read_request, response_head, send_response
 from gpuplane.sandbox.node.containers import PodRun
 from gpuplane.sandbox.node.nodeobject import KUBELET_PORT
 
+TEXT_TYPE = "text/plain"
 PIECE_BYTES = 1 << 16
 SECONDS_BETWEEN_LOOKS = 0.2
 """Of a log that is followed, whether it has grown."""
@@ -77,11 +76,11 @@ class KubeletServer:
         first, *rest = request.path.strip("/").split("/")
         try:
             if first == "healthz":
-                await _send(writer, HTTPStatus.OK, b"ok", "text/plain")
+                await send_response(writer, HTTPStatus.OK, b"ok", TEXT_TYPE)
             elif first == "pods":
                 items = [run.pod.as_json() for run in self._runs.values()]
-                body = msgspec.json.encode({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items})
-                await _send(writer, HTTPStatus.OK, body, "application/json")
+                pods = {"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items}
+                await send_response(writer, HTTPStatus.OK, pods)
             elif first == "containerLogs" and len(rest) == 3:
                 await self._send_log(writer, rest[0], rest[1], rest[2], request.query)
             elif first in REFUSED_PATHS:
@@ -89,7 +88,7 @@ class KubeletServer:
             else:
                 raise Failure(HTTPStatus.NOT_FOUND, f"a played node does not serve {request.path}\n")
         except Failure as failure:
-            await _send(writer, failure.status, str(failure).encode(), "text/plain")
+            await send_response(writer, failure.status, str(failure).encode(), TEXT_TYPE)
 
     async def _send_log(
         self, writer: asyncio.StreamWriter, namespace: str, name: str, container: str, query: Mapping[str, str]
@@ -112,7 +111,7 @@ class KubeletServer:
     async def _stream(
         self, writer: asyncio.StreamWriter, run: PodRun, container: str, path: Path, wanted: LogWanted
     ) -> None:
-        writer.write(_head(HTTPStatus.OK, "text/plain", "Transfer-Encoding: chunked"))
+        writer.write(response_head(HTTPStatus.OK, "Transfer-Encoding: chunked", TEXT_TYPE))
         left = wanted.limit
         with path.open("rb") as file:
             if wanted.tail is not None:
@@ -150,12 +149,3 @@ def _start_of_tail(content: bytes, lines: int) -> int:
         if at < 0:
             return 0
     return at + 1
-
-
-async def _send(writer: asyncio.StreamWriter, status: HTTPStatus, body: bytes, content_type: str) -> None:
-    writer.write(_head(status, content_type, f"Content-Length: {len(body)}") + body)
-    await writer.drain()
-
-
-def _head(status: HTTPStatus, content_type: str, framing: str) -> bytes:
-    return f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {content_type}\r\n{framing}\r\n\r\n".encode()

@@ -20,7 +20,7 @@ from gpuplane.sandbox.controlplane.certificates import Authority
 from gpuplane.sandbox.controlplane.controlplane import ControlPlane
 from gpuplane.sandbox.controlplane.network import choose_network
 from gpuplane.sandbox.kubelet.dra.times import KUBELET_TIMES, DraTimes
-from gpuplane.sandbox.node.containers import KUBELET_CONTAINER_TIMES, Times
+from gpuplane.sandbox.node.containers import CRASH_BACKOFF
 from gpuplane.sandbox.node.played import NodeSpec, PlayedNode
 from gpuplane.sandbox.record import RECORD_FILE, ClusterRecord, WantedNode, locked
 
@@ -41,11 +41,12 @@ class Cluster:
 
     def __init__(
         self, directory: Path, programs: Path, wanted: Sequence[WantedNode], count_gpus: CountGpus, *, kept: bool,
-        with_agents: bool = True, times: Times = KUBELET_CONTAINER_TIMES, dra_times: DraTimes = KUBELET_TIMES,
+        with_agents: bool = True, crash_backoff: tuple[float, float] = CRASH_BACKOFF,
+        dra_times: DraTimes = KUBELET_TIMES,
     ) -> None:  # fmt: skip
         self.directory, self.programs, self.wanted, self._count_gpus = directory, programs, wanted, count_gpus
         self.kept, self.with_agents, self.is_running = kept, with_agents, False
-        self.times, self.dra_times = times, dra_times
+        self.crash_backoff, self.dra_times = crash_backoff, dra_times
         self.nodes: dict[str, PlayedNode] = {}
 
     @asynccontextmanager
@@ -72,7 +73,7 @@ class Cluster:
             self.nodes = {
                 each.name: PlayedNode(
                     self._spec(each, links / f"{number}"), network, self.control_plane.url, self.authority,
-                    f"v{self.control_plane.version}", times=self.times, dra_times=self.dra_times,
+                    f"v{self.control_plane.version}", crash_backoff=self.crash_backoff, dra_times=self.dra_times,
                 )
                 for number, each in enumerate(self.wanted)
             }  # fmt: skip

@@ -15,7 +15,6 @@ from gpuplane.kubernetes.client.errors import ApiServerError
 from gpuplane.sandbox.apply import apply_objects
 from gpuplane.sandbox.cluster import Cluster
 from gpuplane.sandbox.kubelet.dra.times import KUBELET_TIMES, DraTimes
-from gpuplane.sandbox.node.containers import Times
 from gpuplane.sandbox.node.played import PlayedNode
 
 DEADLINE = 120.0
@@ -23,7 +22,7 @@ DEADLINE = 120.0
 Json = dict[str, Any]
 NAMESPACE = "default"
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-QUICK = Times(crash_backoff=(0.5, 1.0))
+QUICK = (0.5, 1.0)
 
 
 class World:
@@ -121,7 +120,7 @@ async def running_world(
 ) -> AsyncIterator[World]:
     """A cluster that is gone afterwards."""
     cluster = Cluster(
-        directory, programs, parse_nodes(nodes), count_gpus, kept=False, with_agents=agents, times=QUICK,
+        directory, programs, parse_nodes(nodes), count_gpus, kept=False, with_agents=agents, crash_backoff=QUICK,
         dra_times=dra_times,
     )  # fmt: skip
     async with cluster.running(print), connect(cluster.control_plane.kubeconfig) as client:

@@ -8,7 +8,7 @@ import pytest
 
 from gpuplane.node.model.cdi import ContainerEdits
 from gpuplane.sandbox.kubelet.devices import KubeletError
-from gpuplane.sandbox.node.containers import KUBELET_CONTAINER_TIMES, Containers, PodRun, Started
+from gpuplane.sandbox.node.containers import CRASH_BACKOFF, Containers, PodRun, Started
 from gpuplane.sandbox.node.podstatus import PodFacts
 from gpuplane.sandbox.node.programs import PlayedCommand, PlayedProgram
 from tests.sandbox.node.objects import bound_pod
@@ -26,7 +26,7 @@ async def test_a_program_that_starts_while_its_pod_ends_is_ended(tmp_path: Path)
     async def never(*_: Any) -> None:
         raise AssertionError("it does not start again")
 
-    containers = Containers(start, never, lambda run: None, lambda: "now", KUBELET_CONTAINER_TIMES)
+    containers = Containers(start, never, lambda run: None, lambda: "now", CRASH_BACKOFF)
     run = PodRun(PodFacts(bound_pod(), "10.2.1.1"), tmp_path)
     launching = asyncio.create_task(containers.start(run, "main", ContainerEdits()))
     await starting.wait()

@@ -16,12 +16,12 @@ from gpuplane.sandbox.node.ownimage import (
     own_command,
 )
 
-HOST = HostPaths(Path("/s/root"), Path("/l/1"), Path("/s/run"), Path("/s/machine.yaml"))
+HOST = HostPaths(Path("/s/tree"), Path("/l/1"), Path("/s/run"), Path("/s/machine.yaml"))
 SITE = Site(HOST, "127.2.1.7", Path("/s/run/uid/agent"), Path("/s/run/uid/kubeconfig"))
 MOUNTS = {
     "/var/lib/kubelet/device-plugins": Path("/l/1/device-plugins"),
     "/var/lib/kubelet/plugins": Path("/l/1/plugins"),
-    "/var/lib/gpuplane": Path("/s/root/var/lib/gpuplane"),
+    "/var/lib/gpuplane": Path("/s/tree/var/lib/gpuplane"),
     "/etc/gpuplane/configs": Path("/s/run/uid/volumes/configs"),
 }
 
@@ -36,7 +36,7 @@ def argument(text: str, mounts: dict[str, Path] = MOUNTS) -> str:
     [
         ("--kubelet-root=/var/lib/kubelet", "--kubelet-root=/l/1"),
         ("/var/lib/kubelet/plugins/gpu", "/l/1/plugins/gpu"),
-        ("--state-dir=/var/lib/gpuplane", "--state-dir=/s/root/var/lib/gpuplane"),
+        ("--state-dir=/var/lib/gpuplane", "--state-dir=/s/tree/var/lib/gpuplane"),
         ("--config=/etc/gpuplane/configs/default", "--config=/s/run/uid/volumes/configs/default"),
         ("--config=/etc/gpuplane", "--config=/s/run/uid/agent/etc/gpuplane"),
         ("--hook-path=/opt/gpuplane/bin/hook", "--hook-path=/opt/gpuplane/bin/hook"),
@@ -55,8 +55,8 @@ def test_what_is_a_path_in_the_container_is_where_it_lies(text: str, real: str) 
 def test_arguments_refer_to_the_environment_which_has_paths_too() -> None:
     environment = {"CDI_DIR": Variable("/var/lib/gpuplane/cdi"), "LEVEL": Variable("1")}
     process = make_process(["gpuplane", "agent", "--cdi-dir=$(CDI_DIR)"], environment, MOUNTS, SITE)
-    assert process.command == [sys.executable, "-m", "gpuplane", "agent", "--cdi-dir=/s/root/var/lib/gpuplane/cdi"]
-    assert process.environment == {"CDI_DIR": "/s/root/var/lib/gpuplane/cdi", "LEVEL": "1"}
+    assert process.command == [sys.executable, "-m", "gpuplane", "agent", "--cdi-dir=/s/tree/var/lib/gpuplane/cdi"]
+    assert process.environment == {"CDI_DIR": "/s/tree/var/lib/gpuplane/cdi", "LEVEL": "1"}
 
 
 def test_the_agent_finds_the_api_server_by_its_service_account() -> None:
@@ -101,4 +101,4 @@ def test_a_directory_above_mounts_has_links_to_them(tmp_path: Path) -> None:
 
 def test_kubelets_directory_has_a_short_path() -> None:
     assert HOST.host(PurePosixPath("/var/lib/kubelet/pod-resources")) == Path("/l/1/pod-resources")
-    assert HOST.host(PurePosixPath("/var/lib/kubelet2")) == Path("/s/root/var/lib/kubelet2")
+    assert HOST.host(PurePosixPath("/var/lib/kubelet2")) == Path("/s/tree/var/lib/kubelet2")

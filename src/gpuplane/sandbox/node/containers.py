@@ -24,15 +24,8 @@ from gpuplane.sandbox.node.programs import Program
 DEFAULT_GRACE_SECONDS = 30
 SECONDS_BETWEEN_LOOKS = 0.5
 PLAYED_EVENT = Event("Played", "No program runs in this pod: the sandbox plays its containers", type="Normal")
-
-
-class Times(NamedTuple):
-    """Seconds. `crash_backoff`: the first pause of a container that ends again and again, and the longest."""
-
-    crash_backoff: tuple[float, float] = (10.0, 300.0)
-
-
-KUBELET_CONTAINER_TIMES = Times()
+CRASH_BACKOFF = (10.0, 300.0)
+"""Seconds: the first pause of a container that ends again and again, and the longest."""
 
 
 class Started(NamedTuple):
@@ -139,10 +132,10 @@ class Containers:
         start_again: Callable[[PodRun, str], Awaitable[None]],
         changed: Callable[[PodRun], None],
         now: Callable[[], str],
-        times: Times,
+        crash_backoff: tuple[float, float],
     ) -> None:
         self._start_program, self._start_again, self._changed = start_program, start_again, changed
-        self._now, self._times = now, times
+        self._now, self._crash_backoff = now, crash_backoff
 
     async def start(self, run: PodRun, name: str, edits: ContainerEdits) -> None:
         """Start a container that was created. Of an init container this waits until it has done its work. Raises
@@ -247,9 +240,9 @@ class Containers:
 
     async def _pause(self, run: PodRun, name: str) -> None:
         """None after the first end; then they double, until it has run for twice the longest (client-go, Backoff)."""
-        backoff, steady = run.backoffs.get(name), 2 * self._times.crash_backoff[1]
+        backoff, steady = run.backoffs.get(name), 2 * self._crash_backoff[1]
         if backoff is None or asyncio.get_running_loop().time() - run.started_at[name] > steady:
-            run.backoffs[name] = Backoff(*self._times.crash_backoff)
+            run.backoffs[name] = Backoff(*self._crash_backoff)
             return
         record, seconds = run.record(name), backoff.seconds
         pod = f"{run.pod.metadata.name}_{run.pod.metadata.namespace}({run.pod.metadata.uid})"

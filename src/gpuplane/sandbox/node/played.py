@@ -26,7 +26,7 @@ from gpuplane.sandbox.kubelet.dra.times import KUBELET_TIMES, DraTimes
 from gpuplane.sandbox.kubelet.pods import PodRejected
 from gpuplane.sandbox.node.admission import refuse
 from gpuplane.sandbox.node.api import NodeApi
-from gpuplane.sandbox.node.containers import KUBELET_CONTAINER_TIMES, Times
+from gpuplane.sandbox.node.containers import CRASH_BACKOFF
 from gpuplane.sandbox.node.nodeobject import (
     LEASE_SECONDS,
     NodeFacts,
@@ -76,11 +76,11 @@ class PlayedNode:
 
     def __init__(
         self, spec: NodeSpec, network: Network, api_url: str, authority: Authority, version: str, *,
-        times: Times = KUBELET_CONTAINER_TIMES, dra_times: DraTimes = KUBELET_TIMES,
+        crash_backoff: tuple[float, float] = CRASH_BACKOFF, dra_times: DraTimes = KUBELET_TIMES,
     ) -> None:  # fmt: skip
         self.spec, self.network, self.api_url, self.version = spec, network, api_url, version
         self._authority = authority
-        self.times, self.dra_times = times, dra_times
+        self.crash_backoff, self.dra_times = crash_backoff, dra_times
         self.address = network.allocate()
         self.node = NodeObject(ObjectMetadata(spec.name))
         self._restart_asked = ""
@@ -104,7 +104,7 @@ class PlayedNode:
             runner = Runner(spec.name, self.address, paths, self.network, self.api_url, api.fetch, api.make_token)
             self.pods = Pods(
                 spec.name, self.address, self.kubelet, api, self.network, spec.directory / "logs", runner.start,
-                runner.set_up_volumes, runner.forget, self._admit, timestamp, self.times,
+                runner.set_up_volumes, runner.forget, self._admit, timestamp, self.crash_backoff,
             )  # fmt: skip
             self.node = await api.register(new_node(self._facts()))
             server = KubeletServer(self.network.loopback(self.address), self._tls_context(), self.pods.runs)

@@ -23,16 +23,14 @@ from gpuplane.sandbox.kubelet.pods import Container, Event, PodRejected, Running
 from gpuplane.sandbox.kubelet.server import Kubelet
 from gpuplane.sandbox.kubelet.workers import Runtime
 from gpuplane.sandbox.node.api import NodeApi
-from gpuplane.sandbox.node.containers import KUBELET_CONTAINER_TIMES, Containers, PodRun, StartProgram, Times
+from gpuplane.sandbox.node.containers import CRASH_BACKOFF, Containers, PodRun, StartProgram
 from gpuplane.sandbox.node.events import EventBook
 from gpuplane.sandbox.node.objects import Json, PodObject
-from gpuplane.sandbox.node.podstatus import ContainerRecord, EndedContainer, PodFacts, pod_status
+from gpuplane.sandbox.node.podstatus import UNKNOWN_EXIT_CODE, ContainerRecord, EndedContainer, PodFacts, pod_status
 
 SECONDS_BETWEEN_WRITES = 0.05
 """What changes within this time is written at once."""
 REFUSED_CODES = (400, 403, 422)
-UNKNOWN_STATUS = 137
-"""The exit status of a container that is gone, and nobody knows how (ContainerStatusUnknown)."""
 log = logging.getLogger("gpuplane")
 
 SetUpVolumes = Callable[[PodRun], Coroutine[Any, Any, None]]
@@ -47,16 +45,15 @@ class Pods(Runtime):
     def __init__(
         self, name: str, address: str, kubelet: Kubelet, api: NodeApi, network: Network, log_root: Path,
         start_program: StartProgram, set_up_volumes: SetUpVolumes, forget: Callable[[PodRun], None], admit: Admit,
-        now: Callable[[], str],
-        times: Times = KUBELET_CONTAINER_TIMES,
+        now: Callable[[], str], crash_backoff: tuple[float, float] = CRASH_BACKOFF,
     ) -> None:  # fmt: skip
         self.name, self.address, self.kubelet, self.api, self.network = name, address, kubelet, api, network
-        self.log_root, self.now, self.times, self._admit = log_root, now, times, admit
+        self.log_root, self.now, self._admit = log_root, now, admit
         self._set_up_volumes, self._forget = set_up_volumes, forget
         self.runs: dict[str, PodRun] = {}
         self.serving = asyncio.Event()  # kubelet runs; it can be stopped and started again
         self.serving.set()
-        self.containers = Containers(start_program, self._start_again, self._changed, now, times)
+        self.containers = Containers(start_program, self._start_again, self._changed, now, crash_backoff)
         self._writing = set[str]()
         self._tasks = set[asyncio.Task[None]]()
         kubelet.workers.runtime = self
@@ -210,8 +207,7 @@ class Pods(Runtime):
         """Write the status of each pod, and its Events, whenever they change, for ever."""
         while True:
             for run in list(self.runs.values()):
-                self._take_over(run)
-                if run.pod.metadata.uid not in self._writing and (run.events or self._wanted(run)):
+                if run.pod.metadata.uid not in self._writing and (self._wanted(run) or run.events):
                     self._spawn(self._write_until_done(run))
             await self.kubelet.changes.next_change()
             await asyncio.sleep(SECONDS_BETWEEN_WRITES)
@@ -326,7 +322,7 @@ def earlier_containers(pod: PodObject, now: str) -> dict[str, ContainerRecord]:
     for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
         if id := each.get("containerID", "").removeprefix("containerd://"):
             started_at = (each["state"].get("running") or {}).get("startedAt", now)
-            ended = EndedContainer(UNKNOWN_STATUS, started_at, now, id)
+            ended = EndedContainer(UNKNOWN_EXIT_CODE, started_at, now, id)
             found[each["name"]] = ContainerRecord(last=ended, restarts=each["restartCount"] + 1)
     return found
 

@@ -9,8 +9,10 @@ import msgspec
 from gpuplane.sandbox.kubelet.pods import PodRejected, ResourceHealth, WaitingReason
 from gpuplane.sandbox.node.objects import Json, PodObject, is_sidecar
 
+UNKNOWN_EXIT_CODE = 137
+"""Of a container that is gone, and nobody knows how it ended."""
 UNKNOWN_END: Json = {
-    "exitCode": 137,
+    "exitCode": UNKNOWN_EXIT_CODE,
     "reason": "ContainerStatusUnknown",
     "message": "The container could not be located when the pod was terminated",
 }

@@ -15,8 +15,8 @@ from gpuplane.sandbox.node.objects import Json
 
 SECONDS_OF_A_JOB = 0.5
 """How long the program of an init container runs, or of a pod that is not always restarted, and says nothing else."""
-KILLED_STATUS, TERMINATED_STATUS = 137, 143
-"""Exit statuses of what was ended by SIGKILL and by SIGTERM (128 + the signal's number)."""
+TERMINATED_STATUS = 143
+"""The exit status of what was ended by SIGTERM (128 + the signal's number)."""
 SHELLS = ("sh", "bash", "ash", "dash")
 DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)", re.ASCII)
 UNIT_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
